@@ -92,16 +92,16 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 		Name: client.ObjectKeyFromObject(c)}
 }
 
-// admit first assigns a slot to a start, and only then prepares the start. A session that waits for
-// a slot therefore reads nothing from the API server. A session that may lack an input is prepared
-// before it gets a slot, because it must neither hold a slot nor wait for one. If the start has to
-// wait, admit notes the reason in the observation.
+// admit first assigns a slot to a session that starts, and then prepares the start. A session that
+// waits for a slot therefore reads nothing from the API server. A session that may lack an input is
+// prepared before it gets a slot, because it must neither hold a slot nor wait for one. If the
+// session has to wait, admit notes the reason in the observation.
 func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepared, error) {
 	c := o.Conversation
 	o.Storing = lifecycle.UntilStored(c, o.Now) > 0
 	if refusal := r.memory.get(c).currentRefusal(c); refusal != nil && o.Now.Sub(refusal.last) < minRetryDelay {
-		// The refusal is written to the status, and each write requeues. Without this pause, refused
-		// sessions would pass a slot back and forth endlessly.
+		// The refusal is written to the status, and each status write requeues the session. Without
+		// this pause, refused sessions would pass a slot back and forth endlessly.
 		return &prepared{paused: true, blocked: blockerOf(refusal.err)}, nil
 	}
 	inputsFirst := o.Storing || !o.SettingsExist || lifecycle.LacksInputs(c.Status)
@@ -154,7 +154,7 @@ func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, star
 	case v.Reason == v1alpha1.ReasonBackingOff:
 		return false, nil
 	case start != nil && start.paused:
-		return true, nil // the start neither retried nor requested a slot
+		return true, nil // this reconcile neither retried the start nor requested a slot
 	case blocker == nil:
 		return v.State != v1alpha1.StateStopped, nil
 	case blocker.Reason == v1alpha1.ReasonForeignObject:

@@ -33,7 +33,7 @@ func TestRejectedPodsAreReplacedAfterABackoff(t *testing.T) {
 	for n, delay := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second} {
 		reject()
 		p.expect("c", v1alpha1.StateStarting, v1alpha1.ReasonBackingOff)
-		// A manager that starts meanwhile waits as well, and writes nothing.
+		// A manager that starts during the backoff also waits, and writes nothing.
 		version := getConversation(t, ns, "c").ResourceVersion
 		now := p.now
 		p = newTimedProcess(t, ns, managerClient(t))

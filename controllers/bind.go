@@ -37,8 +37,8 @@ const (
 var (
 	// errRefused says that a warm pod refused the session for good.
 	errRefused = errors.New("the warm pod refused the session")
-	// errNoKey says that no Secret has the key of the warm pod. A pod that never ran the session is then
-	// replaced.
+	// errNoKey says that no Secret contains the key of the warm pod. A pod that never ran the
+	// session is then replaced.
 	errNoKey = errors.New("the key of the warm pod is missing")
 )
 
@@ -85,8 +85,8 @@ func (b *binds) state(s v1alpha1.ConversationStatus, pod *corev1.Pod) (unbound, 
 	return !ready && !lifecycle.RecordedAsBound(s, pod), result.refused
 }
 
-// settle forgets the outcome for a pod, because the status now has this outcome, or the pod is
-// gone.
+// settle forgets the outcome for a pod. It is called when the status contains the outcome, or when
+// the pod is gone.
 func (b *binds) settle(pod types.UID) { b.results.Delete(pod) }
 
 // canBind reports whether the process of a warm pod can answer.
@@ -95,8 +95,8 @@ func canBind(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && c != nil && c.State.Running != nil
 }
 
-// bindKey returns the key of a warm pod; nil if the manager created no Secret for this pod with its class
-// and template.
+// bindKey returns the key of a warm pod. It returns nil unless the manager created a Secret for
+// this pod, and the pod's class and template have not changed since then.
 type bindKey func(*corev1.Pod) []byte
 
 // bind sends the session to its warm pod in the background. The end of the call requeues the
@@ -133,7 +133,8 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 			result.retryAt = r.clock.Now().Add(min(minBindRetry<<min(calls, 10), longest))
 		}
 		r.binds.results.Store(uid, result)
-		// If the pod was deleted during the call, nothing else would forget this result.
+		// Forget the result now if the pod was deleted during the call, because no later reconcile
+		// would forget it.
 		current := &corev1.Pod{}
 		err = r.cache.Get(r.lifetime, client.ObjectKeyFromObject(pod), current)
 		if client.IgnoreNotFound(err) == nil && current.UID != uid {

@@ -55,7 +55,7 @@ func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpe
 	return entry.agent, entry.blocker, nil
 }
 
-// modelPrices are the valid prices of models, and the error in the invalid prices.
+// modelPrices contains the valid prices of models, and the error of the invalid prices.
 type modelPrices struct {
 	models  session.Models
 	invalid error

@@ -31,7 +31,8 @@ func TestASessionKeepsTheModelOfItsConversation(t *testing.T) {
 	if *doc.Settings.LLMModel != "a/own" || *doc.Settings.Agent != "needy" || doc.Agent.Name != "needy" {
 		t.Errorf("the session starts with the model %s and the agent %s", *doc.Settings.LLMModel, doc.Agent.Name)
 	}
-	// The session with its own model does not get a new model of the settings, but gets a new key.
+	// A session that chose its own model ignores the new model of the settings, but gets the new
+	// key.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("a/two") })
 	archive.awaitModel(t, free, "a/two", "sk-first")
 	if got := archive.sentModel(t, own); got.Model != "" {

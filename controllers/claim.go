@@ -32,8 +32,8 @@ var (
 // maxAdoptions is how often an adoption is tried while the pod changes.
 const maxAdoptions = 5
 
-// claimWarm adds the claim of a warm pod to the new Secret of a start. It returns nil if no warm pod
-// fits. Only the first attempt of a start gets a warm pod.
+// claimWarm adds the claim of a warm pod to the new Secret of a session. It returns nil if no warm
+// pod fits. Only the first attempt after a user started the session gets a warm pod.
 func (r *conversationReconciler) claimWarm(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) (*objects.Claim, error) {
 	if start.Secret.ResourceVersion != "" || lifecycle.Attempt(c.Status) != lifecycle.FirstAttempt(c.Status) ||
@@ -79,8 +79,8 @@ func currentClaim(c *v1alpha1.Conversation, secret metav1.Object) *objects.Claim
 	return objects.ClaimIn(secret.GetAnnotations())
 }
 
-// removeClaimedPod removes the warm pod that the Secret of an earlier start claims, if the session
-// adopted the pod and the cache does not show the adoption yet.
+// removeClaimedPod removes the warm pod that a Secret of the session claims, if the session adopted
+// the pod. The cache may not show the adoption yet.
 func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alpha1.Conversation,
 	secret metav1.Object) error {
 	claim := objects.ClaimIn(secret.GetAnnotations())
@@ -126,7 +126,8 @@ func (r *conversationReconciler) discardClaim(ctx context.Context, c *v1alpha1.C
 		return !owned(pod, c) || lifecycle.LabelledAttempt(pod.Labels) != lifecycle.Attempt(c.Status), nil
 	}
 	if pod.DeletionTimestamp == nil {
-		// The resourceVersion protects a pod that a session adopts meanwhile.
+		// The precondition on resourceVersion prevents the deletion of a pod that a session has
+		// just adopted.
 		err := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 		if client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("delete the claimed Pod: %w", err)
@@ -256,8 +257,8 @@ func (r *conversationReconciler) patchOwner(ctx context.Context, c *v1alpha1.Con
 	return patched, r.client.Patch(ctx, patched, client.RawPatch(types.MergePatchType, patch))
 }
 
-// gatherWarm adds the observation of a warm pod: of the session's pod, or of the claimed pod if the
-// session has no pod.
+// gatherWarm observes the warm pod of a session. If the session has no pod, it observes the warm
+// pod that the session claimed.
 func (g *gatherer) gatherWarm(ctx context.Context, o *gathered) error {
 	c := o.Conversation
 	switch {
@@ -297,8 +298,8 @@ func (g *gatherer) gatherClaim(ctx context.Context, o *gathered, claim *objects.
 	if pod.UID == claim.UID {
 		return nil
 	}
-	// The claim in the cache may be forged, so read and check the Secret. The next start reports a
-	// forged claim.
+	// The claim in the cache may be forged, so read and check the Secret. A forged claim is
+	// reported when the session starts again.
 	secret := &corev1.Secret{}
 	if err := g.live.Get(ctx, sessionObject(c), secret); err != nil {
 		return client.IgnoreNotFound(err)

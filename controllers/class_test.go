@@ -107,8 +107,8 @@ func TestARunningSessionKeepsTheLimitsItStartedWith(t *testing.T) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{
 		Name: createClass(t, ns, v1alpha1.SessionClassSpec{Lifetimes: lifetimes(40, 50)})}}
 	settings.Spec.SessionClassName = &class.Name
-	// This session requests a longer duration than the class will allow when the class becomes
-	// stricter.
+	// Later in this test, the class becomes stricter. This session then requests a longer duration
+	// than the class allows.
 	longer := makeConversation(ns, "longer").With(func(s *v1alpha1.ConversationSpec) { s.MaxDuration = hours(45) }).Obj()
 	create(t, settings, makeConversation(ns, "c").Obj(), longer)
 	for _, name := range []string{"c", "longer"} {
@@ -195,7 +195,8 @@ func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 	k.release()
 	await(t, func() error {
-		// No controller in this test removes a claim's finalizer after its pod is gone.
+		// No controller in this test removes the finalizer of a PersistentVolumeClaim, so a
+		// deletion timestamp is enough.
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err == nil &&
 			claim.DeletionTimestamp == nil {
 			return fmt.Errorf("the claim still exists")

@@ -49,7 +49,7 @@ type conversationReconciler struct {
 
 	queue  *queue.Queue
 	leaver *leaver
-	// admissions has a request for each waiting session that gets a slot.
+	// admissions receives a request for each waiting session that gets a slot.
 	admissions <-chan event.GenericEvent
 	fillMu     sync.Mutex
 	filled     bool
@@ -103,7 +103,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		return !ptr.Equal(before.Spec.SessionClassName, after.Spec.SessionClassName) || before.UID != after.UID ||
 			before.OwnerName() != after.OwnerName() || after.DeletionTimestamp != nil
 	}}
-	// Owns() would query the RESTMapper for each event.
+	// Do not use Owns(), because it would query the RESTMapper for each event.
 	ofOwner := withPriority(podPriority, func(_ context.Context, o client.Object) []reconcile.Request {
 		return requestsForOwner(o)
 	})
@@ -232,8 +232,8 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		verdict = lifecycle.Judge(o.Observation)
 	}
 	if o.mustRecord(verdict) {
-		// The watch event of this write requeues the Conversation. The next reconcile acts on the
-		// record.
+		// Do not act yet. The watch event of this status write requeues the Conversation, and the
+		// next reconcile acts.
 		_, err := r.writeStatus(ctx, o, verdict)
 		return reconcile.Result{}, err
 	}

@@ -50,7 +50,7 @@ func newProcess(cached, live client.Client) *conversationReconciler {
 	return newConversationReconciler(context.Background(), indexed{cached}, live, cached, &events.FakeRecorder{}, options)
 }
 
-// indexed is a client with the index of adopted pods, as the cache has it.
+// indexed adds the index of adopted pods to a client. The manager's cache has the same index.
 type indexed struct{ client.Client }
 
 func (c indexed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {

@@ -150,7 +150,7 @@ func TestAForgedSessionSecretIsNotUsed(t *testing.T) {
 			if name != "changed-data" {
 				return
 			}
-			// Without the forged Secret, the attempt starts with the user's settings.
+			// After the forged Secret is deleted, the attempt starts with the user's settings.
 			if err := tenant.Delete(t.Context(), forged); err != nil {
 				t.Fatal(err)
 			}
@@ -282,8 +282,8 @@ func TestEveryAttemptStaysWithinTheLimitsOfItsRecordedClass(t *testing.T) {
 	}
 }
 
-// Sessions that an earlier version of Parley started have Secrets without a MAC. Their lost pods
-// are replaced with the current settings.
+// Sessions that an earlier version of Parley started have Secrets without a MAC. If such a session
+// loses its pod, the next pod starts with the current settings.
 func TestAnUpgradeKeepsSessionsWithUnsignedSecrets(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

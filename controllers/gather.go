@@ -21,7 +21,8 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// gatherer reads the inputs of a verdict and of a start. It cannot write.
+// gatherer reads the inputs of verdicts, and the inputs that are needed to start sessions. It
+// cannot write.
 type gatherer struct {
 	cache    client.Reader
 	metadata client.Reader // the cached metadata of Secrets and ConfigMaps
@@ -34,7 +35,8 @@ type gatherer struct {
 	operatorObjects sync.Map
 }
 
-// gathered is an observation with additional inputs of a start and of metrics.
+// gathered is an observation. It also contains values that are needed to start the session and to
+// count metrics.
 type gathered struct {
 	lifecycle.Observation
 	class objects.Class
@@ -227,8 +229,8 @@ func (g *gatherer) checkFresh(ctx context.Context, c *v1alpha1.Conversation) err
 	return nil
 }
 
-// classNamed returns a class. A missing class blocks the start, except for the class "default",
-// which then has the operator's defaults.
+// classNamed returns a class. If the class does not exist, it returns a blocker. However, if the
+// class "default" does not exist, it returns a class with the operator's defaults.
 func (g *gatherer) classNamed(ctx context.Context, name string) (objects.Class, *lifecycle.Blocker, error) {
 	found := &v1alpha1.SessionClass{}
 	err := g.cache.Get(ctx, client.ObjectKey{Name: name}, found)
@@ -249,9 +251,10 @@ type parsedObject struct {
 	value           any
 }
 
-// operatorObject returns parse(o) for an object in the operator's namespace. It reads each version
-// of the object into o, and parses it, only one time. A read costs the API server about 100 KiB,
-// and parsing the model prices costs the manager a millisecond. Callers must not modify the result.
+// operatorObject reads an object in the operator's namespace into o, and returns parse(o). It
+// stores the result, and reads the object again only when the object has changed. A read costs the
+// API server about 100 KiB, and parsing the model prices costs the manager a millisecond. Callers
+// must not modify the result.
 func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, kind, name string, o O,
 	parse func(O) T) (result T, err error) {
 	key, cached := client.ObjectKey{Namespace: g.options.Namespace, Name: name}, &metav1.PartialObjectMetadata{}

@@ -91,7 +91,8 @@ func TestMissingInputsCauseNoWarningWhileTheFacadeStoresThem(t *testing.T) {
 			t.Errorf("%s says %s", name, s.Message)
 		}
 	}
-	// A complete Conversation with a missing input causes a warning.
+	// Without AnnotationIncomplete, all inputs should be stored, so a missing input causes a
+	// warning.
 	change(t, lost, func(c *v1alpha1.Conversation) { delete(c.Annotations, v1alpha1.AnnotationIncomplete) })
 	p.reconcile("lost")
 	if len(warned.Events) != 1 || !strings.Contains(<-warned.Events, oneIsMissing) {
@@ -108,7 +109,7 @@ func TestMissingInputsCauseNoWarningWhileTheFacadeStoresThem(t *testing.T) {
 	}
 }
 
-// A facade that crashes while it stores inputs never removes the annotation.
+// A facade that crashes while it stores inputs never removes AnnotationIncomplete.
 func TestInputsThatAreNotStoredInTimeAreReportedAsMissing(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

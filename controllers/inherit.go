@@ -54,7 +54,8 @@ func conversationsOfSettings(ctx context.Context, c client.Reader, settings clie
 	return requests
 }
 
-// inheritability accepts events that change whether heirs can use UserSettings.
+// inheritability accepts events that change whether other UserSettings can inherit from these
+// UserSettings.
 var inheritability = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, after := e.ObjectOld.(*v1alpha1.UserSettings), e.ObjectNew.(*v1alpha1.UserSettings)
 	return (before.Spec.InheritFrom == nil) != (after.Spec.InheritFrom == nil) || before.UID != after.UID ||

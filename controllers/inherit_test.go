@@ -69,7 +69,7 @@ func TestASessionGetsInheritedKeysWithTheirAddresses(t *testing.T) {
 		t.Errorf("the session has %+v", doc)
 	}
 
-	// One change of the team's key reaches the next session. A running session keeps its model.
+	// The next session gets the team's new key and new model. A running session keeps its model.
 	llm := &corev1.Secret{}
 	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "llm"}, llm); err != nil {
 		t.Fatal(err)
@@ -173,8 +173,9 @@ func TestASessionThatLacksAModelContinuesWithAnInheritedModel(t *testing.T) {
 	awaitTurn(t, ns, "c", "")
 }
 
-// An heir must not be able to send the keys of the team elsewhere. Each attack starts a session; the
-// session must not have the key at all, or only with the address that the team chose.
+// An heir must not be able to send the keys of the team elsewhere. Each attack starts a session.
+// The session must either not get the key, or get the key together with the address that the team
+// chose.
 func TestInheritingSettingsCannotSendInheritedKeysToAnotherHost(t *testing.T) {
 	t.Parallel()
 	gitLab, gitHub := ptr.To(v1alpha1.GitLab), ptr.To(v1alpha1.GitHub)
@@ -182,7 +183,7 @@ func TestInheritingSettingsCannotSendInheritedKeysToAnotherHost(t *testing.T) {
 		name         string
 		settings     func(*v1alpha1.UserSettingsSpec)
 		conversation func(*v1alpha1.ConversationSpec)
-		// absent is the value that the session must not have.
+		// absent is the value that the session must not get.
 		absent string
 	}{
 		{name: "own base URL", absent: teamKey,

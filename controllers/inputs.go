@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// inputReader reads from the API server the Secrets and ConfigMaps that a start needs. It reads
-// each object only one time.
+// inputReader reads from the API server the Secrets and ConfigMaps that a session needs to start.
+// It reads each object only one time.
 type inputReader struct {
 	client    client.Reader
 	namespace string

@@ -55,7 +55,8 @@ func backdate(pod *corev1.Pod) {
 	}
 }
 
-// bind assigns a node to the pod. From then on, only the kubelet can complete its deletion.
+// bind assigns a node to the pod. From then on, only the kubelet can complete the deletion of the
+// pod.
 func (k kubelet) bind() {
 	k.t.Helper()
 	if err := fakekubelet.Bind(k.t.Context(), env.Client, k.pod(), "node"); err != nil {

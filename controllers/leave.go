@@ -63,7 +63,7 @@ type leaver struct {
 
 	mu    sync.Mutex
 	users map[types.NamespacedName]*leaveRounds
-	// leaving has the sessions that agreed to end.
+	// leaving contains the sessions that agreed to end.
 	leaving map[types.NamespacedName]leavingAttempt
 }
 
@@ -74,8 +74,8 @@ type leavingAttempt struct {
 	since   time.Time
 }
 
-// leaveRounds has the times of the last and the next round of one user, and the delay after the
-// next round.
+// leaveRounds contains the times of the last and the next round of one user, and the delay after
+// the next round.
 type leaveRounds struct {
 	last, next time.Time
 	delay      time.Duration
@@ -123,8 +123,8 @@ func (l *leaver) Start(ctx context.Context) error {
 	return nil
 }
 
-// due returns the users whose next round is due, with their first waiting session, and the time
-// until the next round of another user.
+// due returns the users whose next round is due, and the first waiting session of each of these
+// users. It also returns the time until the next round of another user.
 func (l *leaver) due() (due map[types.NamespacedName]types.NamespacedName, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,12 +177,12 @@ func (l *leaver) makeRoom(ctx context.Context, user types.NamespacedName) {
 	log := ctrl.LoggerFrom(ctx).WithName("leave")
 	for _, idle := range l.idle(ctx, room.Running) {
 		if ctx.Err() != nil {
-			return // the next round asks the others
+			return // the next round asks other sessions
 		}
 		_, err := l.call(ctx, http.MethodPost, idle.Conversation)
-		// Without an answer in time, the session may have agreed.
+		// If the call timed out, the session may nevertheless have agreed to end.
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			continue // it is busy again, or has ended
+			continue // the session is busy again, or has ended
 		}
 		l.mu.Lock()
 		l.leaving[client.ObjectKeyFromObject(idle)] = leavingAttempt{idle.UID, idle.Status.Attempt, l.clock.Now()}
@@ -206,8 +206,8 @@ func (l *leaver) forgetEnded() {
 	}
 }
 
-// idle returns the idle sessions among these, the longest idle first. A session that does not
-// answer counts as busy. For example, a third-party runtime does not know the call.
+// idle returns those of the named sessions that are idle, the longest idle first. A session that
+// does not answer counts as busy. For example, a third-party runtime does not know the call.
 func (l *leaver) idle(ctx context.Context, names []types.NamespacedName) []idleSession {
 	var mu sync.Mutex
 	var found []idleSession

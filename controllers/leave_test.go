@@ -34,7 +34,7 @@ type leavingSession struct {
 	// set, the session refuses to leave.
 	idle float64
 	busy bool
-	// calls has the HTTP method of each call that the session received.
+	// calls contains the HTTP method of each call that the session received.
 	calls []string
 }
 

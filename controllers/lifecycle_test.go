@@ -279,7 +279,8 @@ func TestDeletingAConversationRemovesEveryChild(t *testing.T) {
 	for _, o := range []client.Object{conv, pod, secretWith(ns, "c-session", ""), claim} {
 		await(t, func() error {
 			err := gone(t, o)
-			// No controller in this test removes a claim's finalizer after its pod is gone.
+			// No controller in this test removes the finalizer of a PersistentVolumeClaim, so a
+			// deletion timestamp is enough.
 			if err != nil && o == client.Object(claim) && claim.DeletionTimestamp != nil {
 				return nil
 			}

@@ -15,7 +15,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// Labels hold states and reasons, which are few, and never object names.
+// The labels of these metrics contain only states and reasons. There would be too many object
+// names.
 var (
 	startSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "parley_conversation_start_seconds",

@@ -144,7 +144,8 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 }
 
 // inheritsModel reports whether settings have no model of their own. A running session keeps an
-// inherited model, because one change would reach the sessions of all heirs at the same time.
+// inherited model, because one change of the inherited settings would reach the sessions of many
+// users at the same time.
 func inheritsModel(settings *v1alpha1.UserSettings) bool {
 	return settings.Spec.InheritFrom != nil && !settings.Spec.OwnsModel()
 }

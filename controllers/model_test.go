@@ -112,7 +112,7 @@ func TestAChangedModelIsSentToRunningSessions(t *testing.T) {
 	if got := archive.sends(t, ns); got != "2 uploads, 2 patches" {
 		t.Errorf("a changed key causes %s", got)
 	}
-	// Other settings are not sent.
+	// A change of another setting is not sent to the sessions.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.Language = ptr.To("de") })
 	// A session that starts now has the current model.
 	d := runningConversation(t, ns, "d")
@@ -164,8 +164,8 @@ func TestARestartedManagerSendsAModelThatChangedWhileItWasDown(t *testing.T) {
 	})
 	archive.away.Store(false)
 	archive.awaitModel(t, c, "b/two", "sk-first")
-	// The replacement of a lost pod uses the Secret of the lost pod, so the manager sends only
-	// later changes to the replacement.
+	// The replacement of a lost pod uses the Secret of the lost pod, and reads the model that was
+	// already sent. The manager sends nothing to the replacement until the model changes again.
 	lost, sent := (kubelet{t, ns, "c"}).pod(), archive.uploads.Load()
 	if err := env.Client.Delete(t.Context(), lost, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
@@ -212,7 +212,8 @@ func TestAModelThatCannotBeUsedIsNotSent(t *testing.T) {
 	if got := archive.sends(t, ns); got != "3 uploads, 3 patches" {
 		t.Errorf("there were %s", got)
 	}
-	// A later start has the current model, and cannot read a model that was sent to an earlier start.
+	// A session that is resumed gets the current model, and cannot read a model that was sent
+	// before it was suspended.
 	change(t, c, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 	kubelet{t, ns, "c"}.releaseAttempt("1")
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)

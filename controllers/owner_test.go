@@ -123,7 +123,7 @@ func TestAConversationOfAnotherPersonDoesNotStart(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	// The settings got another owner after the person requested the Conversation, and before the
-	// manager saw it.
+	// manager saw the Conversation.
 	conversation := makeConversation(ns, "c").Obj()
 	conversation.SetAnnotations(map[string]string{v1alpha1.AnnotationRequestedBy: "oidc:ada"})
 	create(t, ownedBy(ns, "oidc:bob"), conversation)

@@ -40,8 +40,8 @@ func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation)
 }
 
 // checkSecret reports whether the existing Secret of a session is trusted: the manager signed it
-// for the current start. An untrusted Secret is from an earlier start, or from an older version of
-// Parley, which did not sign Secrets. For a foreign Secret, checkSecret returns an error.
+// after a user last started the session. An untrusted Secret is older, or is from an older version
+// of Parley, which did not sign Secrets. For a foreign Secret, checkSecret returns an error.
 func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, keys signingKeys) (trusted bool, err error) {
 	attempt, started := lifecycle.LabelledAttempt(secret.Labels), c.Status.CurrentClass()
 	switch {
@@ -63,7 +63,7 @@ func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, keys signingKe
 // still exists.
 type terminatingError struct {
 	kind, name string
-	// attempt says that the object is of an earlier attempt.
+	// attempt says that the object belongs to an earlier attempt.
 	attempt bool
 }
 

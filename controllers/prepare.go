@@ -16,7 +16,8 @@ import (
 	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
-// prepared is a start, or the reason why the start must wait.
+// prepared holds the values that are needed to start a session, or the reason why the session must
+// wait.
 type prepared struct {
 	objects.Start
 	// unready is the blocker if an object that the session needs is missing. missing is the name of
@@ -25,12 +26,13 @@ type prepared struct {
 	missing string
 	// blocked is the reason why the session must not start though nothing is missing.
 	blocked *lifecycle.Blocker
-	// paused reports that the start was refused less than minRetryDelay ago and does not retry yet.
+	// paused reports that the API server refused the session less than minRetryDelay ago, so the
+	// start is not retried yet.
 	paused bool
 }
 
-// prepare reads the inputs of a start. A replacement attempt reuses the inputs of the previous
-// attempt; any other start takes the current settings.
+// prepare reads the values that are needed to start a session. An attempt that replaces a lost pod
+// reuses the values of the previous attempt. Any other attempt uses the current settings.
 func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	c := o.Conversation
 	if lifecycle.Attempt(c.Status) > lifecycle.FirstAttempt(c.Status) {
@@ -38,7 +40,8 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 			return start, err
 		}
 	}
-	// A live read: a user who saves settings and then starts a session expects the new settings.
+	// Read past the cache, because a user who saves settings and then starts a session expects the
+	// new settings.
 	settings := &v1alpha1.UserSettings{}
 	err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
 	switch {
@@ -70,8 +73,8 @@ func foreignSettings(c *v1alpha1.Conversation) string {
 	return "were recreated (their UID changed): the Conversation belongs to the deleted UserSettings"
 }
 
-// prepareReplacement returns a start with the inputs of the previous attempt; nil if the inputs are
-// gone.
+// prepareReplacement returns the values with which the previous attempt started. It returns nil if
+// these values are gone.
 func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversation) (*prepared, error) {
 	existing := &corev1.Secret{}
 	err := g.live.Get(ctx, sessionObject(c), existing)
@@ -111,9 +114,10 @@ func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversat
 	return start, start.MoveToScratch(c.UID, keys.snapshots, keys.previousSnapshots)
 }
 
-// setClassAndWorkspace sets the class of a start and the kind of its workspace. Later attempts of a
-// start have the recorded class. The settings that the user chose must be within the limits of the
-// class at every attempt. Later attempts keep the defaults that the class had at the start.
+// setClassAndWorkspace sets the class and the kind of workspace of a session that starts. After a
+// user started the session, all its attempts use the same class, and the defaults that this class
+// had at the first attempt. At every attempt, the settings that the user chose must be within the
+// current limits of the class.
 func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Conversation, start *prepared) (err error) {
 	name := objects.ClassName(c, start.Requested)
 	if started := c.Status.CurrentClass(); started != nil {
@@ -127,8 +131,8 @@ func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Convers
 	return err
 }
 
-// prepareNew returns a start with the effective settings of a user, and with the agent and the model
-// of the Conversation.
+// prepareNew returns the values to start a session: the effective settings of the user, with the
+// agent and the model of the Conversation.
 func (g *gatherer) prepareNew(ctx context.Context, o gathered, user *v1alpha1.UserSettings,
 	settings *v1alpha1.UserSettingsSpec) (*prepared, error) {
 	c := o.Conversation
@@ -149,7 +153,7 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, user *v1alpha1.Us
 	if err != nil {
 		return nil, err
 	}
-	in := objects.SecretInputs{Key: rand.Text() + rand.Text()} // each has 130 bits
+	in := objects.SecretInputs{Key: rand.Text() + rand.Text()} // each text has 130 random bits
 	doc := &in.Document
 	*doc, in.Files = objects.Document(complete, start.Settings, start.Class.Bounds().For(&c.Spec),
 		g.options.SearchMCPURL)

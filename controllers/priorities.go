@@ -12,11 +12,13 @@ import (
 
 // Priorities of Conversations in the work queue. A changed Conversation has priority 0.
 const (
-	// podPriority is for changes of a pod. The start of a session is finished before another start
-	// begins. In a burst of starts, the first sessions therefore run early.
+	// podPriority is the priority of a Conversation whose pod changed. The manager therefore
+	// continues the start of one session before it begins the start of another session. If many
+	// sessions start at once, the first sessions run early.
 	podPriority = 10
-	// sharedPriority is for changes of objects that many Conversations may use. One change can
-	// enqueue thousands of Conversations, and must not delay the starts of other users.
+	// sharedPriority is the priority of Conversations after a change of an object that many
+	// Conversations may use. One change can enqueue thousands of Conversations, and must not delay
+	// the starts of other users.
 	sharedPriority = -10
 )
 

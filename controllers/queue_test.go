@@ -454,7 +454,8 @@ func TestTheStartDeadlineDoesNotStopAQueuedSession(t *testing.T) {
 	}
 }
 
-// Each write requeues. Without a pause, refused sessions would pass a slot around endlessly.
+// Each status write requeues the session. Without a pause, refused sessions would pass a slot
+// around endlessly.
 func TestRefusedSessionsDoNotCauseEndlessStatusWrites(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -48,7 +48,7 @@ func TestRecreatedUserSettingsDoNotStartEarlierConversations(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A Conversation of the next user starts.
+	// A Conversation that the next user creates can start.
 	own := makeConversation(ns, "own").Obj()
 	create(t, own)
 	kubelet{t, ns, "own"}.start()

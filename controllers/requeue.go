@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// requeue returns when to reconcile again without an event. times has the delays that the caller
-// knows: until a status write, and until an expiry.
+// requeue returns when to reconcile again without an event. times contains the delays that the
+// caller knows: until a status write, and until an expiry.
 func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycle.Verdict, blocker *lifecycle.Blocker,
 	times ...time.Duration) reconcile.Result {
 	if blocker != nil {
@@ -55,9 +55,9 @@ const (
 	maxRetryDelay = 5 * time.Minute
 )
 
-// untilRetry returns the delay until a blocked start is retried. A start with a slot retries soon,
-// because other sessions may wait for the slot. A start that was just refused also retries soon,
-// because the cause of the refusal may be gone.
+// untilRetry returns the delay until a blocked start is retried. A session that holds a slot
+// retries soon, because other sessions may wait for the slot. A session that was just refused also
+// retries soon, because the cause of the refusal may be gone.
 func (r *conversationReconciler) untilRetry(o gathered, start *prepared) time.Duration {
 	began, c := o.Now, o.Conversation
 	if c.Status.StartTime != nil {

@@ -61,7 +61,7 @@ func TestTheResultIsKeptUntilTheSessionEndsAgain(t *testing.T) {
 		*got != want {
 		t.Errorf("the result is %+v, want %+v", got, want)
 	}
-	// Another reconcile of the same end counts nothing.
+	// Another reconcile after the same end counts no usage.
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.TTLAfterStopped = &metav1.Duration{Duration: time.Hour} })
 	await(t, func() error {
 		if c := getConversation(t, ns, "c"); c.Status.ObservedGeneration != c.Generation {

@@ -74,5 +74,5 @@ func (r *secretReader) secret(ctx context.Context, name string) (*corev1.Secret,
 	return secret, nil
 }
 
-// forget makes the next use of a Secret read it again.
+// After forget, the Secret is read again when it is next used.
 func (r *secretReader) forget(name string) { delete(r.secrets, name) }

@@ -25,7 +25,8 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v 
 	written := *o.Conversation // a shallow copy: the cache's object must not change
 	written.Status = after
 	if err := r.client.Status().Update(ctx, &written); err != nil {
-		// A conflict means that the cache is stale; its next event requeues.
+		// A conflict means that the cache is stale. The next event of the cache requeues the
+		// Conversation.
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			return 0, nil
 		}

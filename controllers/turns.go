@@ -47,11 +47,11 @@ type turnPoller struct {
 	client *http.Client
 	token  func(ctx context.Context) (string, error)
 	cache  client.Reader
-	// changes has a request for each Conversation whose outcome changed.
+	// changes receives a request for each Conversation whose outcome changed.
 	changes chan event.GenericEvent
 
 	mu sync.RWMutex
-	// turns has the outcomes of the last poll; nil before the first poll.
+	// turns contains the outcomes of the last poll. It is nil before the first poll.
 	turns outcomes
 }
 
@@ -73,7 +73,8 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 
 // reported returns the outcome that a session reported; turn is nil if there is none. The result
 // known is false before the first poll. Without an archive, turn is nil and known is true. Reports
-// from before the current start do not count, because Parley's runtime reports again at each start.
+// from before a user last started the session do not count, because Parley's runtime reports again
+// whenever it starts.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true
@@ -97,7 +98,7 @@ func (p *turnPoller) Start(ctx context.Context) error {
 		began := time.Now()
 		list, next, err := p.poll(ctx, tag)
 		switch {
-		case ctx.Err() != nil: // the error is not the archive's
+		case ctx.Err() != nil: // the manager stops; the archive did not fail
 		case err != nil && !failing:
 			log.Info("Cannot read the outcomes of turns from the archive; retrying", "reason", err.Error())
 		case err == nil && failing:
@@ -211,7 +212,7 @@ func (p *turnPoller) update(ctx context.Context, now outcomes) {
 	}
 }
 
-// stale returns the names of the Conversations whose status does not have the reported outcome.
+// stale returns the names of the Conversations whose status does not contain the reported outcome.
 func (p *turnPoller) stale(ctx context.Context) map[string]bool {
 	names := map[string]bool{}
 	var list v1alpha1.ConversationList
@@ -248,14 +249,14 @@ func (g *gatherer) signToken(ctx context.Context, audience, subject string, ttl 
 }
 
 // mustRecord reports whether the status must be written before anything is created or removed. The
-// lack of a model is known only at a start, and a crash must not lose it.
+// lack of a model is known only when the session starts, and a crash must not lose this fact.
 func (o gathered) mustRecord(v lifecycle.Verdict) bool {
 	status := o.Conversation.Status
 	return lifecycle.MustRecord(status, v) || o.NoModel && !lifecycle.FailedWithoutModel(status)
 }
 
-// stillLacksModel reports whether a session that failed without a model would fail again. Settings
-// whose inherited settings cannot be used lack a model.
+// stillLacksModel reports whether a session that failed without a model would fail again. If the
+// settings inherit from settings that cannot be used, the session still lacks a model.
 func (g *gatherer) stillLacksModel(ctx context.Context, c *v1alpha1.Conversation,
 	settings *v1alpha1.UserSettings) (bool, error) {
 	if !lifecycle.FailedWithoutModel(c.Status) {
@@ -273,8 +274,8 @@ func (g *gatherer) stillLacksModel(ctx context.Context, c *v1alpha1.Conversation
 	return unready != nil || agent != nil && agent.NeedsModel, err
 }
 
-// noteModel notes in the observation whether a start has the model that its agent needs. Without a
-// model, its first turn fails.
+// noteModel notes in the observation whether a session that starts has the model that its agent
+// needs. Without a model, the first turn of the session fails.
 func noteModel(o *gathered, start *prepared) {
 	spec := &o.Conversation.Spec
 	needed := start.Agent != nil && start.Agent.NeedsModel && lifecycle.HasWork(spec) && spec.ReplayJSONRef == nil

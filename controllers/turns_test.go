@@ -192,7 +192,7 @@ func TestARestartOfTheManagerKeepsTheOutcomes(t *testing.T) {
 		return nil
 	})
 	archive.away.Store(false)
-	// The manager writes only the change that happened meanwhile.
+	// The manager writes only the outcome that this report changes.
 	archive.report(t, asked, nil)
 	awaitTurn(t, ns, "asked", "")
 	stop()
@@ -257,8 +257,8 @@ func TestALaterReportClearsTheReasonNoModel(t *testing.T) {
 	awaitTurn(t, ns, "c", "")
 }
 
-// The outcome of an earlier start does not count after a start with another agent, even if the new
-// session never reports.
+// When a session starts again with another agent, its earlier outcome is cleared, even if the
+// session reports nothing.
 func TestANewStartClearsTheOutcomeOfTheLastStart(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)

@@ -143,7 +143,8 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	err = r.writeStatus(ctx, settings, lifecycle.NewSettingsStatus(settings, key, blockers))
 	if apierrors.IsConflict(err) {
-		// The cache is stale. The predicate may drop its next event, so requeue with a delay.
+		// The cache is stale. The predicate may drop the next event of the cache, so requeue with a
+		// delay.
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
 	return reconcile.Result{RequeueAfter: pruneIn}, err

@@ -73,8 +73,8 @@ func (h hookedPatches) Patch(ctx context.Context, o client.Object, p client.Patc
 	return h.Client.Patch(ctx, o, p, opts...)
 }
 
-// A manager stalls before it adopts the claimed pod. Meanwhile, another manager stops the session and
-// starts it cold.
+// A manager stalls before it adopts the claimed pod. Meanwhile, another manager stops the session
+// and starts it in a new pod.
 func TestAStalledManagerCannotAdoptAPodAfterTheSessionStopped(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1, withVolume)

@@ -83,7 +83,7 @@ func TestWarmPodsAreReplacedWhenTheirClassChanges(t *testing.T) {
 	w.awaitReplaced(before, 2)
 	w.changeClass(func(s *v1alpha1.SessionClassSpec) { s.Warm.Size = 1 })
 	w.awaitReady(1)
-	w.changeClass(func(s *v1alpha1.SessionClassSpec) { s.MaxRestarts = ptr.To[int32](9) }) // not part of the pods
+	w.changeClass(func(s *v1alpha1.SessionClassSpec) { s.MaxRestarts = ptr.To[int32](9) }) // does not change the pods
 	w.start("c")
 	if c := w.awaitRunning("c"); w.podOf(c).Spec.NodeSelector["disk"] != "ssd" || c.Status.PodName == "c-session" {
 		t.Errorf("runs in %s", c.Status.PodName)

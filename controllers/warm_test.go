@@ -21,7 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// warmth is a namespace with a class that has warm pods, a fake kubelet, and a record of all Binds.
+// warmth is a namespace for tests of warm pods. It contains a class with warm pods, a fake kubelet,
+// and a record of all Binds.
 type warmth struct {
 	*testing.T
 	namespace, class string

@@ -119,8 +119,8 @@ func (p *warmPause) takeRoom(namespace string) bool {
 	return true
 }
 
-// begin doubles the time for which a pause continues. If the last pause ended longer ago than this
-// time, the time is minWarmPause again.
+// begin doubles the field delay: the time for which a pause continues after the session got room.
+// If the last pause ended longer ago than delay, the delay is minWarmPause again.
 func (s *pausedSpace) begin(now time.Time) {
 	if s.delay == 0 || now.Sub(s.until) > s.delay {
 		s.delay = minWarmPause

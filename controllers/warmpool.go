@@ -61,10 +61,11 @@ type warmPoolReconciler struct {
 	backlog func() int
 
 	mu sync.Mutex
-	// counted has the last counts of each class. Several managers that are limited to different
-	// namespaces may write the status of the same class, so a manager writes only a changed count.
+	// counted contains the last counts of each class. Several managers that are limited to
+	// different namespaces may write the status of the same class, so a manager writes only a
+	// changed count.
 	counted map[string]v1alpha1.SessionClassStatus
-	// waiting has the time since which a pool waits to be refilled.
+	// waiting contains the time since which a pool waits to be refilled.
 	waiting map[poolKey]time.Time
 }
 
@@ -256,7 +257,8 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 			starting = starting || !pod.ready
 			continue
 		}
-		// The resourceVersion protects a pod that a session got meanwhile.
+		// The precondition on resourceVersion prevents the deletion of a pod that a session has
+		// just adopted.
 		err := r.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.namespace, Name: pod.name}},
 			client.Preconditions{UID: &pod.uid, ResourceVersion: &pod.resourceVersion})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -326,8 +328,8 @@ func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing i
 	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
 }
 
-// overdue reports whether a pool has waited long enough to be refilled. The starts of one namespace must
-// not keep the pools of all others empty.
+// overdue reports whether a pool has waited long enough to be refilled. Sessions that start in one
+// namespace must not keep the pools of all other namespaces empty.
 func (r *warmPoolReconciler) overdue(key poolKey, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -27,13 +27,13 @@ type warmSet struct {
 	mu    sync.Mutex
 	pods  map[types.UID]*warmPod
 	pools map[poolKey]map[types.UID]*warmPod
-	// ready has the pods that a session may claim, by the hash of their template.
+	// ready contains the pods that a session may claim, by the hash of their template.
 	ready map[readyKey]map[types.UID]*warmPod
 	// claims maps a session to the pod that this process claimed for it.
 	claims map[types.NamespacedName]types.UID
-	// expected has the creation times of this process's pods that the cache does not show yet.
+	// expected contains the creation times of this process's pods that the cache does not show yet.
 	expected map[poolKey]map[string]time.Time
-	// claimed has the time of the last claim in each pool.
+	// claimed contains the time of the last claim in each pool.
 	claimed map[poolKey]time.Time
 	synced  func() bool
 	// removed is called with the UID of each deleted pod.
@@ -180,7 +180,7 @@ func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Tim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if own := s.pods[s.claims[session]]; own != nil && own.readyKey == key && own.ready {
-		return &objects.Claim{Name: own.name, UID: own.uid} // of an earlier try
+		return &objects.Claim{Name: own.name, UID: own.uid} // the claim of an earlier try
 	}
 	s.unclaim(session)
 	for uid, pod := range s.ready[key] {

@@ -125,7 +125,8 @@ func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha
 	if err != nil || claim == nil || claim.DeletionTimestamp != nil {
 		return err
 	}
-	// A session that was just restarted keeps its files; the event of that restart requeues.
+	// If the session was just restarted, keep its files. The watch event of the restart requeues
+	// the Conversation.
 	if err := r.checkFresh(ctx, c); errors.Is(err, errStale) {
 		return nil
 	} else if err != nil {

@@ -96,8 +96,9 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 }
 
 // lifetimeErrors returns an error for each changed lifetime that exceeds the limits of the class.
-// The class is the recorded class of the current start. If there is no record, or if the update
-// restarts a stopped session, it is the class of the next start.
+// The limits are those of the class that was recorded when the session started. If no class is
+// recorded, or if the update restarts a stopped session, they are the limits of the class with
+// which the session will start.
 func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	field.ErrorList, error) {
 	changed := sets.New(old.Spec.Differences(&conversation.Spec)...)

@@ -20,7 +20,7 @@ var (
 
 const (
 	// The API server accepts these simple repositories and branches itself. The webhook checks all
-	// others.
+	// other repositories and branches.
 	plainRepository = `matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$')`
 	plainBranch     = `matches('^[A-Za-z0-9_]+([./-][A-Za-z0-9_]+)*$')`
 

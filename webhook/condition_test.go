@@ -71,8 +71,8 @@ func isCalled(err error) bool {
 	return err != nil && strings.Contains(err.Error(), `webhook "vconversation.parley.dev"`)
 }
 
-// webhookFields has every field of a Conversation's spec, with values that need the webhook and
-// values that skip it.
+// webhookFields contains every field of a Conversation's spec, with values that need the webhook
+// and values that skip it.
 var webhookFields = map[string]struct{ called, skipped []string }{
 	"userSettingsName": {skipped: []string{"default"}, called: []string{"another"}},
 	"repository": {

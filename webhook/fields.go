@@ -29,7 +29,8 @@ func (f *findings) check(path *field.Path, value *string, problem func(string) s
 	}
 }
 
-// invalid returns an error without the value, which may contain a secret in the wrong field.
+// invalid returns an error without the value, because the value may be a secret that the user put
+// into the wrong field.
 func invalid(path *field.Path, problem string) *field.Error {
 	return field.Invalid(path, field.OmitValueType{}, problem)
 }

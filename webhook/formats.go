@@ -16,7 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Each function here returns the problem of a value; empty means that it is valid.
+// Each function in this file returns the problem of a value. An empty result means that the value
+// is valid.
 
 // repositoryPath matches owner/name, with optional groups in between. No part starts with -, which
 // a command would parse as an option.
@@ -70,7 +71,8 @@ func emailProblem(value string) string {
 }
 
 func languageProblem(value string) string {
-	// A ValueError is a well-formed tag that is missing in the library's tables, which may be old.
+	// A ValueError means that the tag is well-formed, but missing in the library's tables, which
+	// may be old.
 	var unknown language.ValueError
 	if _, err := language.Parse(value); err != nil && !errors.As(err, &unknown) {
 		return "must be a language tag, such as en or zh-CN"

@@ -15,8 +15,9 @@ import (
 var inheritPath = field.NewPath("spec", "inheritFrom")
 
 // checkInheritance refuses inherited settings that the sender is not allowed to use, and
-// inheritance over two levels. A sender who names a new owner of settings that inherit needs the
-// same right, because the new owner starts sessions with the inherited keys.
+// inheritance over two levels. If the settings inherit, a sender who names a new owner needs the
+// right to use the inherited settings, because the new owner starts sessions with the inherited
+// keys.
 func (r request) checkInheritance(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	name, changed := settings.Spec.InheritFrom, old == nil || !ptr.Equal(old.Spec.InheritFrom, settings.Spec.InheritFrom)
 	newOwner := settings.OwnerName() != "" && (old == nil || old.OwnerName() != settings.OwnerName())
@@ -45,7 +46,7 @@ func (r request) checkInheritedUse(ctx context.Context, path *field.Path, name s
 }
 
 // checkLevels refuses inheritance over two levels. The cached list of heirs may be stale, so the
-// manager checks the levels again at each start.
+// manager checks the levels again whenever it starts a session.
 func (r request) checkLevels(ctx context.Context, heir, name string, f *findings) error {
 	inherited := &v1alpha1.UserSettings{}
 	switch err := r.reader.Get(ctx, r.key(name), inherited); {
@@ -68,8 +69,8 @@ func (r request) checkLevels(ctx context.Context, heir, name string, f *findings
 	return nil
 }
 
-// inherit completes settings with the values that they inherit. Missing inherited settings add no
-// value; the start of a session reports them.
+// inherit completes settings with the values that they inherit. If the inherited settings do not
+// exist, inherit adds nothing. The manager reports the missing settings when a session starts.
 func (r request) inherit(ctx context.Context, settings *v1alpha1.UserSettings) error {
 	if settings.Spec.InheritFrom == nil {
 		return nil

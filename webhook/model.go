@@ -36,7 +36,7 @@ func (f *findings) checkModelName(old *v1alpha1.UserSettings, spec *v1alpha1.Use
 // provider. A sender who is not allowed to use the settings learns nothing about them.
 func (f *findings) checkConversationModel(spec *v1alpha1.ConversationSpec, settings *v1alpha1.UserSettings) {
 	if settings.UID == "" || len(f.errs) > 0 {
-		return // a start checks the model again
+		return // the manager checks the model when the session starts
 	}
 	if problem := spec.ModelProblem(&settings.Spec); problem != "" {
 		f.errs = append(f.errs, invalid(field.NewPath("spec", "llmModel"), problem))

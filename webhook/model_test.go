@@ -78,7 +78,7 @@ func TestAModelOfAnotherProviderIsRefused(t *testing.T) {
 	expectRefused(t, admin(t).create(t, with("keyed", "anthropic/claude-opus-4-5")), reason, "spec.llmModel")
 	expectRefused(t, admin(t).create(t, with("keyed", "llama")), "must name the provider", "spec.llmModel")
 	expectAccepted(t, admin(t).create(t, with("gateway", "anthropic/claude-opus-4-5")))
-	expectAccepted(t, admin(t).create(t, with("missing", "anthropic/claude-opus-4-5"))) // the start checks the model
+	expectAccepted(t, admin(t).create(t, with("missing", "anthropic/claude-opus-4-5"))) // checked at the start
 	// A sender who is not allowed to use the settings learns nothing about them.
 	expectRefused(t, user(t, "stranger", namespace).create(t, with("keyed", "anthropic/claude-opus-4-5")),
 		"you must be allowed to use", "spec.userSettingsName")

@@ -85,8 +85,8 @@ func (r request) mayImpersonate(ctx context.Context, username string) (bool, err
 
 var requesterPath = field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationRequestedBy)
 
-// checkRequester forbids every sender except the facade to name the person who requested a new
-// Conversation.
+// checkRequester refuses a new Conversation that names the person who requested it, unless the
+// sender is the facade.
 func (r request) checkRequester(conversation *v1alpha1.Conversation, f *findings) {
 	if _, set := conversation.Annotations[v1alpha1.AnnotationRequestedBy]; set && !r.fromFacade() {
 		f.forbid(requesterPath, "only the facade may set it")

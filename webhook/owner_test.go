@@ -32,7 +32,7 @@ func impersonator(t *testing.T, name, resource string, names ...string) {
 	})
 }
 
-// in returns the actor as a member of groups.
+// in returns an actor who is a member of the groups.
 func in(t *testing.T, name, namespace string, groups ...string) *actor {
 	t.Helper()
 	user(t, name, namespace)
@@ -183,7 +183,8 @@ func TestInheritingNeedsTheRightToUseTheSettings(t *testing.T) {
 	}
 	settings := mustCreate(t, object(t, "UserSettings", namespace, inherits))
 	expectAccepted(t, stranger.change(t, settings, setField(t, "de", "spec", "language")))
-	// Naming an owner needs the same right, because the owner starts sessions with the inherited keys.
+	// To name an owner, the sender needs the right to use the inherited settings, because the owner
+	// starts sessions with the inherited keys.
 	owner := setField(t, map[string]any{"username": "stranger"}, "spec", "owner")
 	expectRefused(t, stranger.change(t, settings, owner), `"team"`, "spec.inheritFrom")
 	expectAccepted(t, stranger.change(t, settings, func(o *unstructured.Unstructured) { setSpec(t, o, "{}") }))

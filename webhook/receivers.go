@@ -36,7 +36,7 @@ func (r request) checkReceivers(ctx context.Context, old, settings *v1alpha1.Use
 	return nil
 }
 
-// delivery is a key in a field, with its receiver.
+// delivery is a reference to a key in a field, and the receiver of this key.
 type delivery struct {
 	place
 	receiver string
@@ -53,7 +53,7 @@ func diverted(old, settings *v1alpha1.UserSettings) (refs []v1alpha1.SecretRefer
 	imagesChanged := !ptr.Equal(old.Spec.SandboxBaseContainerImage, settings.Spec.SandboxBaseContainerImage) ||
 		!ptr.Equal(old.Spec.SandboxRuntimeContainerImage, settings.Spec.SandboxRuntimeContainerImage)
 	for _, r := range settings.SecretReferences() {
-		// A session does not get the session key.
+		// A new image does not receive the session key, because sessions do not get this key.
 		toImage := imagesChanged && r.Condition != v1alpha1.ConditionSessionKeyReady
 		if places.Has(placeOf(r)) && (toImage || !deliveries.Has(delivery{placeOf(r), after[r.Path.String()]})) {
 			refs = append(refs, r)
@@ -91,8 +91,8 @@ func receivers(spec *v1alpha1.UserSettingsSpec) map[string]string {
 	return byPath
 }
 
-// programOf identifies the program of a tool server with its arguments and variables, in any order
-// of the variables.
+// programOf identifies the program, the arguments and the variables of a tool server. The order of
+// the variables does not matter.
 func programOf(server v1alpha1.MCPStdioServer) string {
 	env := slices.SortedFunc(slices.Values(server.Env), func(a, b v1alpha1.MCPEnvVar) int {
 		return cmp.Compare(a.Name, b.Name)

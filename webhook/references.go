@@ -106,8 +106,8 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 }
 
 // checkSettings forbids a session with settings that the sender is not allowed to use, since the
-// session gets the Secrets of its settings. It reads the settings, if they exist, with the values
-// that they inherit, into the parameter settings.
+// session gets the Secrets of its settings. If the settings exist, checkSettings stores them in the
+// parameter settings, completed with the values that they inherit.
 func (r request) checkSettings(ctx context.Context, name string, settings *v1alpha1.UserSettings, f *findings) error {
 	path := field.NewPath("spec", "userSettingsName")
 	err := r.reader.Get(ctx, r.key(name), settings)

@@ -9,10 +9,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// rule refuses a Conversation if all fields in set are set, no field in unset is set, and the
-// condition holds. The Go check and the match condition derive from the table of rules. These rules
-// are not in the schema, because the API server would evaluate them at every status write. They
-// would cost more than all other rules together.
+// rule refuses a Conversation if all fields in the list set have a value, no field in the list
+// unset has a value, and the condition holds. The Go check and the match condition derive from the
+// table of rules. These rules are not in the schema, because the API server would evaluate them at
+// every status write. They would cost more than all other rules together.
 type rule struct {
 	field      string
 	set, unset []string

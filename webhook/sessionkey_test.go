@@ -48,7 +48,8 @@ func TestChangingASessionKeyNeedsTheRightsForNamingAnOwner(t *testing.T) {
 			remove := func(o *unstructured.Unstructured) {
 				unstructured.RemoveNestedField(o.Object, "spec", "sessionKeyRef")
 			}
-			// A change of another field needs none of these rights.
+			// To change another field, the sender needs none of the rights that a new session key
+			// requires.
 			expectAccepted(t, c.actor.change(t, keyed, setField(t, "de", "spec", "language")))
 			for _, err := range []error{c.actor.change(t, settings, mine), c.actor.change(t, keyed, mine),
 				c.actor.change(t, keyed, remove)} {

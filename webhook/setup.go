@@ -23,9 +23,10 @@ type Options struct {
 	FacadeUser string
 	// ManagerUser is the user name of the manager's ServiceAccount.
 	ManagerUser string
-	// Namespace is the operator's namespace, with the agent catalogue.
+	// Namespace is the operator's namespace, which contains the agent catalogue.
 	Namespace string
-	// AgentsConfigMap is the agent catalogue; empty means the default name.
+	// AgentsConfigMap is the name of the ConfigMap with the agent catalogue; empty means the
+	// default name.
 	AgentsConfigMap string
 }
 

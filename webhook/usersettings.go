@@ -34,8 +34,8 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 
 // ValidateUpdate checks every reference again, even an unchanged one. With another llmBaseURL, for
 // example, a key would be sent elsewhere. Only Parley itself may keep references to objects that it
-// is not allowed to read, because it writes on behalf of the user who owns the settings. It must not
-// change the receiver of such a key.
+// is not allowed to read, because it writes on behalf of the user who owns the settings. Parley
+// must not change the receiver of a key that it is not allowed to read.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
@@ -44,7 +44,7 @@ func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, setting
 	return v.validate(ctx, old, settings)
 }
 
-// ValidateDelete warns of running sessions, which end with their settings.
+// ValidateDelete warns of running sessions, which end when their settings are deleted.
 func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	var conversations v1alpha1.ConversationList

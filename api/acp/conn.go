@@ -18,7 +18,7 @@ import (
 // in base64.
 const maxLine = 64 << 20
 
-// maxRequests bounds the other side's requests in flight.
+// maxRequests is the maximum number of the other side's requests that are in flight.
 const maxRequests = 256
 
 // Codes of JSON-RPC errors.
@@ -29,7 +29,7 @@ const (
 	CodeInternal       = -32603
 )
 
-// ErrClosed is the error of a call when the connection has closed.
+// ErrClosed is the error that calls return after the connection has closed.
 var ErrClosed = errors.New("the connection is closed")
 
 // Error is the error of a JSON-RPC response.
@@ -39,14 +39,14 @@ type Error struct {
 	Data    *ErrorData `json:"data,omitempty"`
 }
 
-// ErrorData has the kind of an error, by which programs distinguish errors. If an agent sends only
-// a generic message, Details has the actual error text.
+// ErrorData describes an error. Programs distinguish errors by Kind. If an agent sends only a
+// generic message, Details contains the actual error text.
 type ErrorData struct {
 	Kind    string `json:"kind,omitempty"`
 	Details string `json:"details,omitempty"`
 }
 
-// UnmarshalJSON ignores unknown content, because the protocol does not define this value.
+// UnmarshalJSON accepts any JSON value, because the protocol does not define the data of an error.
 func (d *ErrorData) UnmarshalJSON(text []byte) error {
 	var fields struct{ Kind, Details any }
 	_ = json.Unmarshal(text, &fields) // other JSON types have no fields
@@ -62,8 +62,8 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// NoMethod returns the result of Handler.Request for an unknown method: a function that returns an
-// error.
+// NoMethod returns a function that fails with CodeNoMethod. A Handler returns it from Request if
+// the method is unknown.
 func NoMethod(method string) func() (any, error) {
 	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "unknown method " + method} }
 }
@@ -92,11 +92,11 @@ type message struct {
 type Conn struct {
 	in   *bufio.Reader
 	done chan struct{}
-	// handled has an entry for each request in flight.
+	// handled contains an entry for each request in flight.
 	handled chan struct{}
 
-	// writing is a separate lock, because messages must be read even while a write waits for the
-	// other side.
+	// writing locks out. It is separate from mu, because messages must be read even while a write
+	// waits for the other side.
 	writing sync.Mutex
 	out     io.Writer
 
@@ -144,8 +144,8 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	case m.ID == nil:
 		h.Notification(m.Method, m.Params)
 	default:
-		// A request above the limit gets no response. Writing the response would block this loop if
-		// the other side does not read.
+		// Close the connection if there are maxRequests requests in flight. An error response could
+		// block this loop, because the other side may not read it.
 		select {
 		case c.handled <- struct{}{}:
 		default:

@@ -18,7 +18,7 @@ const (
 	MethodUpdate            = "session/update"
 	MethodRequestPermission = "session/request_permission"
 	// MethodSteer is an extension of Parley: a notification with a message of the user for the
-	// running turn. It has PromptParams with MetaTurn and MetaMessage.
+	// running turn. Its parameters are PromptParams, whose Meta contains MetaTurn and MetaMessage.
 	MethodSteer = "_parley.dev/steer"
 )
 
@@ -27,14 +27,15 @@ const Version = 1
 
 // Keys of _meta that Parley defines.
 const (
-	// MetaExactReplay is a capability: session/load replays exactly the earlier updates.
+	// MetaExactReplay is a capability: session/load replays all updates of the session unchanged.
 	MetaExactReplay = "parley.dev/exactReplay"
 	// MetaSeq numbers the updates of a session from 1 without gaps. A replayed update has the same
 	// number.
 	MetaSeq = "parley.dev/seq"
-	// MetaPartial marks an update with a part of an unfinished message, or with the output so far of a
-	// running command. Such an update has no number and is not replayed, because an update with the
-	// complete message or output follows. An empty part discards the earlier parts of the message.
+	// MetaPartial marks an update that contains a part of an unfinished message, or the output of a
+	// running command so far. Such an update has no number and is not replayed, because an update
+	// with the complete message or output follows. An empty part discards the earlier parts of the
+	// message.
 	MetaPartial = "parley.dev/partial"
 	// MetaNotice marks a thought update whose text is a notice from the agent to its user, not the
 	// model's reasoning.
@@ -55,17 +56,18 @@ const (
 	MetaReplays = "parley.dev/replays"
 	// MetaTool is the name of the called tool.
 	MetaTool = "parley.dev/tool"
-	// MetaReason is the user's reason in the answer to a permission request. As a capability it says
-	// that the agent reads the reason.
+	// MetaReason is the user's reason in the answer to a permission request. If it is a capability,
+	// it says that the agent reads the reason.
 	MetaReason = "parley.dev/reason"
 	// MetaReplayed is set in a session/new request if an earlier ACP session of the conversation has
 	// replayed the recording. The agent then does not replay it again.
 	MetaReplayed = "parley.dev/replayed"
-	// MetaAsks in session/new and session/load makes the agent request permission for each action, so
-	// that the client can record the action before it happens.
+	// MetaAsks is a key in session/new and session/load. It makes the agent request permission for
+	// each action, so that the client can record the action before it happens.
 	MetaAsks = "parley.dev/asks"
-	// MetaRetry in a session_info_update is a Retry while the agent waits before it calls the model
-	// again, and null when the wait is over. These updates are also marked with MetaPartial.
+	// MetaRetry is a key in a session_info_update. While the agent waits before it calls the model
+	// again, the value is a Retry. When the wait is over, the value is null. These updates are also
+	// marked with MetaPartial.
 	MetaRetry = "parley.dev/retry"
 )
 
@@ -122,8 +124,8 @@ type MCPCapabilities struct {
 	SSE  bool `json:"sse"`
 }
 
-// SessionCapabilities has an object for each supported method; some agents send true instead of an
-// object.
+// SessionCapabilities contains an object for each supported method. Some agents send true instead
+// of an object.
 type SessionCapabilities struct {
 	Resume json.RawMessage `json:"resume,omitempty"`
 }
@@ -134,7 +136,7 @@ func (c *AgentCapabilities) CanResume() bool {
 	return text != "" && text != "null" && text != "false"
 }
 
-// ExactReplay reports whether session/load replays exactly the earlier updates.
+// ExactReplay reports whether session/load replays all updates of the session unchanged.
 func (c *AgentCapabilities) ExactReplay() bool {
 	return c.Meta.is(MetaExactReplay) && c.LoadSession
 }
@@ -171,7 +173,7 @@ type Header struct {
 	Value string `json:"value"`
 }
 
-// NewSessionResult has the session's ID.
+// NewSessionResult contains the session's ID.
 type NewSessionResult struct {
 	SessionID string `json:"sessionId"`
 }
@@ -225,12 +227,12 @@ type PromptResult struct {
 	StopReason StopReason `json:"stopReason"`
 }
 
-// CancelParams names the session with the turn to cancel.
+// CancelParams names the session whose turn is cancelled.
 type CancelParams struct {
 	SessionID string `json:"sessionId"`
 }
 
-// UpdateParams has an encoded update.
+// UpdateParams contains an encoded update.
 type UpdateParams struct {
 	SessionID string          `json:"sessionId"`
 	Update    json.RawMessage `json:"update"`
@@ -334,7 +336,7 @@ type PermissionResult struct {
 	Meta    Meta              `json:"_meta,omitempty"`
 }
 
-// PermissionOutcome has the outcome "selected", with an option, or "cancelled".
+// PermissionOutcome is "selected", with the ID of the selected option, or "cancelled".
 type PermissionOutcome struct {
 	Outcome  string `json:"outcome"`
 	OptionID string `json:"optionId,omitempty"`

@@ -2,9 +2,9 @@ package rest
 
 import "time"
 
-// ConversationRequest is the body of POST /api/conversations. A null field counts as left out. Each
-// field has the same name in ConversationSpec, but in camel case. If the name there is different,
-// the tag `spec` contains it. The tag `spec:"-"` means that ConversationSpec has no such field.
+// ConversationRequest is the body of POST /api/conversations. A null field counts as left out. A
+// field has the same name in ConversationSpec, in camel case, unless the tag `spec` gives another
+// name. The tag `spec:"-"` means that ConversationSpec has no such field.
 type ConversationRequest struct {
 	Repository               *string           `json:"repository,omitempty"`
 	GitProvider              *string           `json:"git_provider,omitempty"`
@@ -102,8 +102,8 @@ type Conversation struct {
 	// them.
 	NumConnections int     `json:"num_connections"`
 	SessionAPIKey  *string `json:"session_api_key"`
-	// PRNumber has the number of the session's pull request, and PullRequest has its link. Both are
-	// empty until the session has ended.
+	// PRNumber contains the number of the session's pull request, and PullRequest is its link. Both
+	// are empty until the session has ended.
 	PRNumber    []int64 `json:"pr_number"`
 	PullRequest *string `json:"pull_request"`
 	// URL is always null. If it had a value, clients would send all requests to the host in the

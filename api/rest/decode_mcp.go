@@ -10,8 +10,9 @@ import (
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // mcpDecoder reads tool servers. An unknown field is an error: the lists replace the stored lists,
-// so a misspelt name would remove servers and keys. In settings it ignores api_key_set and timeout,
-// because clients post back the settings that they read.
+// so a misspelt name would remove servers and keys. If the tool servers are part of settings, it
+// ignores the fields api_key_set and timeout, because clients post back the settings that they
+// read.
 type mcpDecoder struct{ settings bool }
 
 func (m mcpDecoder) config(o *object) MCPConfig {
@@ -31,8 +32,8 @@ func (m mcpDecoder) config(o *object) MCPConfig {
 func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
 	seen := map[string]bool{}
 	for i, entry := range entries {
-		// Two entries without a name are not reported as a repetition if an error is already
-		// reported, because that error may be the missing name.
+		// Two entries without a name are equal. If an error is already reported, it may be about
+		// the missing name, so do not report these entries as repeated.
 		if seen[name(entry)] && (name(entry) != "" || len(o.details) == 0) {
 			o.fail(o.loc.At(list).At(i), "value_error", "An entry is listed twice")
 		}

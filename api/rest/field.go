@@ -19,7 +19,7 @@ func Set[T any](value T) Field[T] { return Field[T]{Present: true, Value: &value
 // Null returns a field that is null.
 func Null[T any]() Field[T] { return Field[T]{Present: true} }
 
-// IsZero is true if the field is left out; omitzero uses it.
+// IsZero is true if the field is left out. The JSON encoder calls it for the option omitzero.
 func (f Field[T]) IsZero() bool { return !f.Present }
 
 // MarshalJSON writes the value, or null.
@@ -68,7 +68,7 @@ func NewKey(value string) Key { return Key{Set(value)} }
 // masked is OpenHands' text in place of a secret. A client that posts it back keeps the stored key.
 const masked = "**********"
 
-// IsSet is true if the request has a new key.
+// IsSet is true if the request contains a new key.
 func (k Key) IsSet() bool { return k.Value != nil && *k.Value != "" && *k.Value != masked }
 
 // IsCleared is true if the request removes the key.

@@ -20,8 +20,9 @@ type Session struct {
 	EndSessionURL string `json:"end_session_url,omitempty"`
 }
 
-// SettingsHeader is the header with which a client chooses its settings, as namespace/name. Links and
-// sockets of browsers have no headers: they use the query parameter SettingsParameter.
+// SettingsHeader is the header with which a client chooses its settings, as namespace/name.
+// Browsers cannot set headers for links and WebSockets, so these use the query parameter
+// SettingsParameter.
 const (
 	SettingsHeader    = "X-Parley-Settings"
 	SettingsParameter = "settings"
@@ -33,7 +34,8 @@ type SettingsName struct {
 	Name      string `json:"name"`
 }
 
-// SettingsChoice is the response to a person who has several settings and has not chosen.
+// SettingsChoice is the response to a person who has several settings and has not chosen one of
+// them.
 type SettingsChoice struct {
 	Detail   string         `json:"detail"`
 	Settings []SettingsName `json:"settings"`
@@ -62,8 +64,8 @@ type SignIn struct {
 	Replace bool `json:"replace,omitempty"`
 }
 
-// SignInConflict is the response to a sign-in by link without Replace: the person has to confirm it
-// first.
+// SignInConflict is the response to a sign-in by link without Replace. The person must first
+// confirm the sign-in.
 type SignInConflict struct {
 	Detail string `json:"detail"`
 	// User is the owner of the link.

@@ -2,14 +2,14 @@ package rest
 
 import "encoding/json"
 
-// Settings is the body of POST /api/settings and the table of all settings. Each line has the
+// Settings is the body of POST /api/settings and the table of all settings. Each line contains the
 // setting's name over HTTP (tag json), the field of UserSettingsSpec that stores it (tag spec), and
 // its default. Without the tag spec, the field has the JSON name in camel case. The type is the
 // kind of setting: a Key is stored in a Secret, UserSecrets are merged entry by entry, MCPConfig
 // replaces the stored value, and all others are plain values. Decoding, storing, showing, field
-// ownership and the names in errors follow from this table. A new Key alone does not let the facade
-// write another Secret: the Secret's name must also be added to api/v1alpha1/managed_names.go and
-// to the admission policy.
+// ownership and the names in errors follow from this table. For a new Key, also add the name of its
+// Secret to api/v1alpha1/managed_names.go and to the admission policy. Otherwise the facade is not
+// allowed to write the Secret.
 //
 // A setting that is left out keeps its stored value. null resets a plain value to its default and
 // keeps a key.
@@ -102,9 +102,9 @@ type StoredSettings struct {
 	LLMAPIKeySet     bool `json:"llm_api_key_set"`
 	SearchAPIKeySet  bool `json:"search_api_key_set"`
 	SandboxAPIKeySet bool `json:"sandbox_api_key_set"`
-	// ProviderTokensSet has the host of each provider with a stored token.
+	// ProviderTokensSet maps each git provider that has a stored token to the provider's host.
 	ProviderTokensSet map[string]*string `json:"provider_tokens_set"`
-	// Inherited has the names of the settings whose values, or parts of them, are inherited.
+	// Inherited lists the names of the settings whose values, or parts of them, are inherited.
 	Inherited []string `json:"inherited"`
 }
 

@@ -10,7 +10,7 @@ import (
 type Setting struct {
 	// Name is the setting's name over HTTP.
 	Name string
-	// Spec is the field of UserSettingsSpec that stores it.
+	// Spec is the field of UserSettingsSpec that stores the setting.
 	Spec string
 	// Default is the value of an unset setting, or nil.
 	Default any

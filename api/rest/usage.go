@@ -2,7 +2,8 @@ package rest
 
 import "time"
 
-// Usage has the costs of a user's model calls in a month. Amounts are decimal numbers of US dollars.
+// Usage contains the costs of a user's model calls in a month. Amounts are decimal numbers of US
+// dollars.
 type Usage struct {
 	// Month is a month in UTC, such as 2026-01.
 	Month string `json:"month"`
@@ -12,7 +13,8 @@ type Usage struct {
 	Unsettled string `json:"unsettled"`
 	// Reserved is the amount that running sessions have reserved and not spent.
 	Reserved string `json:"reserved"`
-	// Limits are the limits of new sessions. They are empty if the month is not the current month.
+	// Limits are the spending limits of new sessions. They are empty if the month is not the
+	// current month.
 	Limits []UsageLimit `json:"limits"`
 	Lines  []UsageLine  `json:"lines"`
 }
@@ -23,8 +25,8 @@ type UsageLimit struct {
 	Scope  string `json:"scope"`
 	Period string `json:"period"`
 	Limit  string `json:"limit"`
-	// Used is the amount that the user has spent or reserved. It is null for a namespace, because it
-	// would reveal the costs of others.
+	// Used is the amount that the user has spent or reserved. It is null if the scope is a
+	// namespace, because the amount would reveal the costs of other users.
 	Used   *string   `json:"used"`
 	Resets time.Time `json:"resets"`
 }

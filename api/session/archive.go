@@ -9,8 +9,9 @@ import (
 )
 
 // Names of a session's tokens for the archive. ArchiveTokenFile is a key of the session Secret. The
-// attempt token exists only if an attempt uses the session Secret of an earlier attempt. It is not
-// in that Secret: the pod has it in the variable SecretVariable(AttemptTokenFile).
+// attempt token exists only if an attempt uses the session Secret of an earlier attempt. The Secret
+// does not contain the attempt token: the pod gets it in the variable
+// SecretVariable(AttemptTokenFile).
 const (
 	ArchiveTokenFile = "archive-token"
 	AttemptTokenFile = "attempt-token"
@@ -28,15 +29,16 @@ const (
 	ArchiveRoot   = "/sessions/"
 	ArchiveEvents = "/events"
 	ArchiveEnd    = "/end"
-	// ArchiveAside closes the archived journal and starts a new journal. The closed journal stays
-	// readable.
+	// ArchiveAside receives a POST that closes the archived journal and starts a new journal. The
+	// closed journal stays readable.
 	ArchiveAside = "/aside"
 	// ArchiveTurn receives the outcome of the session's last turn, as a TurnReport.
 	ArchiveTurn = "/turn"
 )
 
-// ArchiveTurns is the path of the archive's TurnList. All pages together have one ETag. With
-// ArchiveWait, a request whose If-None-Match has the current ETag waits for a change.
+// ArchiveTurns is the path of the archive's TurnList. All pages together have one ETag. If the
+// request has the parameter ArchiveWait, and its If-None-Match equals the current ETag, the
+// response waits for a change.
 const ArchiveTurns = "/turns"
 
 // Query parameters of the archive.
@@ -74,10 +76,10 @@ type ArchivePosition struct {
 	Last string `json:"last,omitempty"`
 }
 
-// Ending has the results that a session leaves besides its events.
+// Ending contains the results of a session, except for its events.
 type Ending struct {
 	// Changes are the changed files of the repository. They include the contents of files until the
-	// ending reaches its maximum size. Patch has all changes as text.
+	// ending reaches its maximum size. Patch contains all changes as text.
 	Changes FileChanges `json:"changes"`
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has a repository.

@@ -24,7 +24,7 @@ const (
 	MaxBind = 4 << 20
 )
 
-// Bind assigns a session to a warm pod. A pod accepts the Binds of one UID and attempt only.
+// Bind assigns a session to a warm pod. A pod accepts Binds for only one UID and attempt.
 type Bind struct {
 	// UID is the UID of the Conversation.
 	UID string `json:"uid"`

@@ -43,15 +43,15 @@ type Agent struct {
 	// Command is the agent's command line. Each argument is a template, which is rendered with an
 	// AgentInput. An argument that renders to an empty text is omitted.
 	Command []string `json:"command,omitempty"`
-	// Env has further variables for the agent. The values are also templates, and can refer to the
-	// variables that every agent has: {{env "LLM_API_KEY"}}.
+	// Env contains further variables for the agent. The values are also templates, and can refer to
+	// the variables that every agent has: {{env "LLM_API_KEY"}}.
 	Env map[string]string `json:"env,omitempty"`
 	// Image is the image for sessions of this agent if the settings name no image.
 	Image string `json:"image,omitempty"`
 }
 
-// DefaultAgent is the agent for settings that name no agent, if the catalogue has it. OpenHands
-// clients always send this name.
+// DefaultAgent is the agent for settings that name no agent, if the catalogue contains it.
+// OpenHands clients always send this name.
 const DefaultAgent = v1alpha1.DefaultAgent
 
 // Catalogue holds agents by their names.

@@ -42,16 +42,16 @@ const (
 	AwaitReadyPath = ReadyPath + "?wait"
 	// StatusPath answers with a Status. It requires the session's key.
 	StatusPath = "/status"
-	// EventsPath serves ranges of the journal, with the session's key or a token. A POST adds a
-	// user's event and requires a token of the facade. StreamPath serves the journal as Server-Sent
-	// Events.
+	// EventsPath serves ranges of the journal. A GET requires the session's key or a token. A POST
+	// adds a user's event, and requires a token of the facade. StreamPath serves the journal as
+	// Server-Sent Events.
 	EventsPath = "/events"
 	StreamPath = "/events/stream"
-	// IdempotencyHeader has the key of a client's event: an event with the same key is a retry.
-	// MaxIdempotencyKey bounds its length; a UUID has 36 characters.
+	// IdempotencyHeader contains the idempotency key of a client's event: an event with the same
+	// key is a retry. MaxIdempotencyKey bounds the length of this key; a UUID has 36 characters.
 	IdempotencyHeader = "Idempotency-Key"
 	MaxIdempotencyKey = 255
-	// TokenHeader has a token of the facade.
+	// TokenHeader contains a token of the facade.
 	TokenHeader = "X-Parley-Token"
 	// ToolsPath serves the tools of all tool servers over streamable HTTP. It requires the
 	// session's key, except on the agent's loopback address.
@@ -68,8 +68,8 @@ const (
 	SearchAPIKeyFile  = "search-api-key"
 	SandboxAPIKeyFile = "sandbox-api-key"
 	ProviderTokenFile = "provider-token"
-	// ServerCertificateFile has the session's certificate and its key, as PEM. The certificate's name is
-	// the Conversation's UID.
+	// ServerCertificateFile contains the session's certificate and its private key, as PEM. The
+	// certificate's name is the Conversation's UID.
 	ServerCertificateFile = "server-certificate"
 	// ReplayFile is in ReplayDir.
 	ReplayFile = "replay.json"
@@ -106,8 +106,9 @@ type Document struct {
 
 	// Settings are the settings of the user at the start of the session.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
-	// Requested has the user's values of the settings for which a class can have a default. In
-	// Settings, the default of the class replaces a missing value.
+	// Some settings have a default in the class. For these settings, Requested contains the values
+	// that the user set. Settings contains the user's value or, if the user set no value, the
+	// default.
 	Requested Requested `json:"requested,omitzero"`
 
 	// Agent is the catalogue entry of the session's agent. If there is no agent, or if the agent has
@@ -121,7 +122,7 @@ type Document struct {
 	// order.
 	FirstMessage string  `json:"firstMessage,omitempty"`
 	Images       []Image `json:"images,omitempty"`
-	// Replay is set if ReplayDir has a replay.
+	// Replay is set if ReplayDir contains a replay.
 	Replay bool `json:"replay,omitempty"`
 	// Instructions are the instructions for the whole session.
 	Instructions string `json:"instructions,omitempty"`
@@ -139,20 +140,20 @@ type Document struct {
 	ToolServers   ToolServers    `json:"toolServers,omitzero"`
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
 
-	// CABundle has certificates of authorities, as PEM, that the session trusts in addition to the
+	// CABundle contains PEM certificates of authorities that the session trusts in addition to the
 	// authorities of its image.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// ArchiveURL is the URL of the archive; empty means no archive. ArchiveCA has the only
-	// authorities, as PEM, that the session trusts for the archive. If ArchiveCA is empty, the
-	// session trusts the same authorities as for other hosts.
+	// ArchiveURL is the URL of the archive; empty means no archive. ArchiveCA contains PEM
+	// certificates of authorities. The session trusts only these authorities for the archive. If
+	// ArchiveCA is empty, the session trusts the same authorities as for other hosts.
 	ArchiveURL string `json:"archiveURL,omitempty"`
 	ArchiveCA  string `json:"archiveCA,omitempty"`
 
 	// Scratch is set if the workspace is lost with the pod.
 	Scratch bool `json:"scratch,omitempty"`
 
-	// Models has the prices of models.
+	// Models contains the prices of models.
 	Models Models `json:"models,omitempty"`
 
 	// IdleTimeout is the idle time after which the session ends; zero means never.
@@ -162,8 +163,9 @@ type Document struct {
 	StartDeadline metav1.Duration `json:"startDeadline"`
 }
 
-// Requested has the user's values of the settings for which a class can have a default. If a field
-// is nil, the user has set no value, and Settings has the default of the class, if any.
+// Requested contains the user's values of the settings that have a default in the class. If a field
+// is nil, the user has set no value, and Document.Settings contains the default of the class, if
+// any.
 type Requested struct {
 	MaxIterations         *int32  `json:"maxIterations,omitempty"`
 	MaxBudgetPerTask      *string `json:"maxBudgetPerTask,omitempty"`
@@ -179,8 +181,8 @@ func (d *Document) RequestedSettings() *v1alpha1.UserSettingsSpec {
 }
 
 // DocumentDigestVariable is an environment variable of the pod. Its value is the digest of the
-// session document. With it, the runtime detects that the Secret with the document was replaced
-// before the kubelet mounted it.
+// session document. With this digest, the runtime detects that somebody replaced the Secret with
+// the document before the kubelet mounted the Secret.
 const DocumentDigestVariable = "PARLEY_DOCUMENT_DIGEST"
 
 // DocumentDigest returns the digest of an encoded Document.

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Dollars is an exact amount of US dollars in units of 10^-12 dollars. A price per million tokens
-// with at most 6 decimals is therefore exact for each token. In JSON, an amount is a decimal number
-// in a string, such as "0.000123".
+// Dollars is an exact amount of US dollars in units of 10^-12 dollars. The cost of one token is
+// therefore exact if the price of a million tokens has at most 6 decimals. In JSON, an amount is a
+// decimal number in a string, such as "0.000123".
 type Dollars int64
 
 // Dollar is one US dollar.

@@ -29,7 +29,7 @@ type Event struct {
 
 	// ToolCall names the tool call of this event.
 	ToolCall *ToolCall `json:"tool_call_metadata,omitempty"`
-	// Meta is for the runtime and for Parley's own clients.
+	// Meta contains data that only the runtime and Parley's own clients read.
 	Meta *EventMeta `json:"_meta,omitempty"`
 }
 
@@ -39,7 +39,7 @@ type ToolCall struct {
 	Function string `json:"function_name,omitempty"`
 }
 
-// EventMeta has the data with which a later attempt continues the work of an earlier attempt.
+// EventMeta contains the data with which a later attempt continues the work of an earlier attempt.
 type EventMeta struct {
 	// Session is the ID of the agent's session that this event belongs to.
 	Session string `json:"session,omitempty"`
@@ -58,7 +58,7 @@ type EventMeta struct {
 	ApprovedBy *int `json:"approved_by,omitempty"`
 	// Revokes is the ID of the event with the approval that the user revokes.
 	Revokes *int `json:"revokes,omitempty"`
-	// Usage is the model's usage so far. A later attempt continues to count from it.
+	// Usage is the model's usage so far. A later attempt adds its own usage to this usage.
 	Usage json.RawMessage `json:"usage,omitempty"`
 }
 
@@ -99,11 +99,11 @@ const (
 	ObservedTasks    = "task_tracking"
 	ObservedError    = "error"
 	ObservedRejected = "user_rejected"
-	// ObservedUpdate has an agent's update of an unknown kind.
+	// ObservedUpdate contains an agent's update of an unknown kind.
 	ObservedUpdate = "agent_update"
 	// ObservedNotice is a notice of the session to its user.
 	ObservedNotice = "notice"
-	// ObservedUsage has nothing but the model's usage at the end of an attempt.
+	// ObservedUsage contains only the model's usage at the end of an attempt.
 	ObservedUsage = "usage"
 )
 

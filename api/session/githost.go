@@ -1,6 +1,6 @@
 package session
 
-// Paths for queries to the session's git host, with the session's token.
+// These paths query the session's git host with the session's git token.
 const (
 	GitUserPath         = "/git-host/user"
 	GitRepositoriesPath = "/git-host/repositories"
@@ -14,7 +14,7 @@ const (
 	PullRequestPath = "/git/pull-request"
 )
 
-// PublishRequest is the body for both paths.
+// PublishRequest is the body of a POST to PushPath or PullRequestPath.
 type PublishRequest struct {
 	// Title is the message of the commit, and the title of the pull request.
 	Title string `json:"title"`
@@ -24,7 +24,7 @@ type PublishRequest struct {
 	Base string `json:"base"`
 }
 
-// Published is the response for both paths.
+// Published is the response to a POST to PushPath or PullRequestPath.
 type Published struct {
 	// Running is set if the work is not finished yet. A notice in the session then reports the
 	// result.

@@ -19,9 +19,9 @@ import (
 // the same price at all providers.
 type Models map[string]Model
 
-// Model has the prices of a model in US dollars per million tokens, and other properties of the
-// model. A missing value is unknown. If CacheRead or CacheWrite is missing, cached tokens of that
-// kind cost as much as other input tokens.
+// Model contains the prices of a model in US dollars per million tokens, and other properties of
+// the model. A missing value is unknown. If CacheRead or CacheWrite is missing, cached tokens of
+// that kind cost as much as other input tokens.
 type Model struct {
 	Input      Decimal `json:"input,omitempty"`
 	Output     Decimal `json:"output,omitempty"`
@@ -105,7 +105,8 @@ func ParseModels(data map[string]string) (Models, error) {
 	return models, errors.Join(errs...)
 }
 
-// parseModel reads a model. Fields that the text lacks keep the value that they have in before.
+// parseModel reads a model. It starts with a copy of before: a field that the text lacks keeps its
+// value.
 func parseModel(name string, text json.RawMessage, before Model) (model Model, err error) {
 	model = before
 	decoder := json.NewDecoder(bytes.NewReader(text))
@@ -151,9 +152,9 @@ func (m Models) Find(provider, name string) Model {
 	return Model{}
 }
 
-// HasPrice reports whether the model of settings, in the form provider/model, has a price. If a
-// base URL is set and the name has no provider, the provider is unknown, because the endpoint
-// chooses its own names.
+// HasPrice reports whether a model has a price. The name has the form provider/model, as in the
+// settings. If a base URL is set and the name has no provider, the provider is unknown, because the
+// endpoint chooses its own names.
 func (m Models) HasPrice(name, baseURL string) bool {
 	provider, model, named := strings.Cut(name, "/")
 	if !named {

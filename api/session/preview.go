@@ -1,7 +1,7 @@
 package session
 
-// PreviewEvent is the name of the Server-Sent Events with a Preview. PreviewsParameter is the query
-// parameter with which a client of a stream requests previews.
+// PreviewEvent is the name of the Server-Sent Events that contain a Preview. PreviewsParameter is
+// the query parameter with which a client of a stream requests previews.
 const (
 	PreviewEvent      = "preview"
 	PreviewsParameter = "previews"
@@ -10,14 +10,14 @@ const (
 // Preview is the part of a running turn's text that no event contains yet. It has no ID and is
 // never stored. Each preview replaces the previous one.
 type Preview struct {
-	// Message or Thought is the end of the text that the agent is writing.
+	// Message or Thought is the last part of the text that the agent is writing.
 	Message string `json:"message,omitempty"`
 	Thought string `json:"thought,omitempty"`
-	// Outputs are the ends of the output of running commands.
+	// Outputs contains the last part of the output of each running command.
 	Outputs []CommandOutput `json:"outputs,omitempty"`
 }
 
-// CommandOutput is output of the command that an action started.
+// CommandOutput is the output of the command that an action started.
 type CommandOutput struct {
 	// Cause is the event ID of the action.
 	Cause   int    `json:"cause"`

@@ -6,7 +6,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// provider has the words that prompts use for a git provider, and its token variable.
+// provider contains the words that prompts use for a git provider, and the name of the environment
+// variable for its token.
 type provider struct{ name, request, tokenVariable, checks string }
 
 var providers = map[v1alpha1.GitProvider]provider{

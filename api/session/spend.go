@@ -12,7 +12,7 @@ import (
 // ArchiveSpend receives the SpendReport of a session. The response is a SpendGrant.
 const ArchiveSpend = "/spend"
 
-// Forms of periods, for time.Format. All periods are in UTC.
+// Layouts of periods, for time.Format. All periods are in UTC.
 const (
 	DayForm   = "2006-01-02"
 	MonthForm = "2006-01"
@@ -21,7 +21,8 @@ const (
 // SpendClaims say who pays for a session, and the limits with which the session started. The
 // manager signs them in the session's token for the archive.
 type SpendClaims struct {
-	// Owner is the username of the settings' owner, or the UID of settings without an owner.
+	// Owner identifies the person who pays: the username in spec.owner of the UserSettings. If
+	// spec.owner is not set, Owner is the UID of the UserSettings.
 	Owner     string `json:"owner"`
 	Namespace string `json:"namespace"`
 	// PerUser limits all sessions of the owner together. PerNamespace limits all sessions of the
@@ -90,19 +91,21 @@ type SpendReport struct {
 	// A later process has a higher number. Sequence numbers the reports of a process, from 1.
 	Run      int64 `json:"run"`
 	Sequence int64 `json:"sequence"`
-	// Spent has the cumulative costs of this process: all lines of the day of the last grant, and
-	// each other line with costs that the archive has not acknowledged.
+	// Spent contains the cumulative costs of this process. It contains all lines of the day of the
+	// last grant. It contains a line of another day only if the archive has not acknowledged the
+	// costs of that line.
 	Spent []SpentLine `json:"spent,omitempty"`
-	// Open has the highest possible cost of the calls in flight, by the day of the grant with which
-	// they were sent. It includes calls that can begin before the report is answered. If the
-	// session may have a reservation for a day without calls in flight, Open has this day too, with
-	// zero.
+	// Open maps a day to the highest possible cost of the calls in flight that were sent with a
+	// grant of that day. It includes calls that can begin before the archive answers the report. A
+	// day without calls in flight is included, with zero, if the session may hold a reservation for
+	// that day.
 	Open map[string]Dollars `json:"open,omitempty"`
-	// Need is the highest possible cost of all calls in flight and of the next calls together,
-	// beyond Spent. Want is the reservation that the session would like to have, at least Need.
+	// Need is the highest possible cost of the calls in flight and the next calls together. It does
+	// not include Spent. Want is the reservation that the session would like to have. It is at
+	// least Need.
 	Need Dollars `json:"need,omitzero"`
 	Want Dollars `json:"want,omitzero"`
-	// Final is set in the last report of a process. No calls are in flight then.
+	// Final is set in the last report of a process. At that time, no calls are in flight.
 	Final bool `json:"final,omitempty"`
 }
 
@@ -124,8 +127,8 @@ type SpendGrant struct {
 	// Day is the UTC day of the archive. The costs of calls that are sent with this grant count for
 	// this day.
 	Day string `json:"day"`
-	// Reserved is the amount that the session may spend beyond the reported costs. With a Refusal,
-	// it is less than SpendReport.Need.
+	// Reserved is the amount that the session may spend beyond the reported costs. If Refusal is
+	// set, Reserved is less than SpendReport.Need.
 	Reserved Dollars     `json:"reserved"`
 	Refusal  *LimitState `json:"refusal,omitempty"`
 	// Notice is set when a limit's soft threshold is exceeded for the first time in a period.
@@ -173,11 +176,12 @@ func (l LimitState) Notice() string {
 		l.Spent.Cents(), l.Limit.Cents(), l.Period, l.Scope, l.Resets.UTC().Format(time.RFC3339))
 }
 
-// UsageSubject is the subject of tokens for AudienceUsage, which are for no single conversation.
+// UsageSubject is the subject of tokens for AudienceUsage. Such a token does not belong to a single
+// conversation.
 const UsageSubject = "facade"
 
-// ArchiveUsage is the path of the archive's SpendUsage. The query has UsageMonth, and UsageOwner or
-// UsageNamespace or both.
+// ArchiveUsage is the path of the archive's SpendUsage. The query parameters are UsageMonth, and
+// UsageOwner or UsageNamespace or both.
 const ArchiveUsage = "/v1/usage"
 
 // Query parameters of ArchiveUsage.
@@ -188,7 +192,8 @@ const (
 	UsageMonth = "month"
 )
 
-// SpendUsage has the costs of an owner, of a namespace, or of an owner in a namespace, in a month.
+// SpendUsage contains the costs of one month: of an owner, of a namespace, or of an owner in a
+// namespace.
 type SpendUsage struct {
 	Month string `json:"month"`
 	// Day is the current UTC day of the archive. UsedToday are the costs and reservations of Day;
@@ -196,7 +201,8 @@ type SpendUsage struct {
 	Day       string      `json:"day,omitempty"`
 	UsedToday Dollars     `json:"usedToday,omitzero"`
 	Lines     []UsageLine `json:"lines"`
-	// Owners has the totals of each owner in a namespace. It is missing if the query names an owner.
+	// Owners contains the totals of each owner in a namespace. It is missing if the query names an
+	// owner.
 	Owners []OwnerUsage `json:"owners,omitempty"`
 	UsageTotals
 }
@@ -211,7 +217,7 @@ type UsageTotals struct {
 	Reserved Dollars `json:"reserved,omitzero"`
 }
 
-// OwnerUsage has the totals of one owner.
+// OwnerUsage contains the totals of one owner.
 type OwnerUsage struct {
 	Owner string `json:"owner"`
 	UsageTotals

@@ -10,15 +10,15 @@ import (
 	"text/template/parse"
 )
 
-// AgentInput has the values for the templates of an Agent, but no secrets, because every process
-// can read a command line. Unset values, except booleans, render to an empty text.
+// AgentInput contains the values for the templates of an Agent, but no secrets, because every
+// process can read a command line. Unset values, except booleans, render to an empty text.
 type AgentInput struct {
-	// MessageFile has the first message; it is also the agent's standard input. InstructionsFile
-	// has the session's instructions, and ReplayFile has the replay. Each is empty if there is
-	// none.
+	// MessageFile is a file with the first message, which is also the agent's standard input.
+	// InstructionsFile is a file with the session's instructions, and ReplayFile is a file with the
+	// replay. A field is empty if there is no such file.
 	MessageFile, InstructionsFile, ReplayFile string
 	// Images are the images of the first message in order, each as a URL or a file path. ImageURLs
-	// has only the URLs, and ImageFiles has only the file paths.
+	// contains only the URLs, and ImageFiles contains only the file paths.
 	Images, ImageURLs, ImageFiles List
 	// Model is provider/model; ModelName is the part without the provider. BaseURL is the URL
 	// of the session's model API without the version: OpenAI's API is at /v1 below it.
@@ -45,7 +45,8 @@ type AgentInput struct {
 	// the agent should summarize a history that exceeds the context window.
 	ContextWindow Count
 	Condense      bool
-	// ReasoningEffort and Temperature are for the model; empty means the provider's default.
+	// ReasoningEffort and Temperature are options of the model. An empty text means the provider's
+	// default.
 	ReasoningEffort, Temperature string
 	// Programs is the directory of Parley's programs.
 	Programs string

@@ -16,8 +16,9 @@ const (
 	maxTermination = 4096
 	// maxText bounds each text of a termination, in bytes.
 	maxText = 1024
-	// maxBranch, maxLink, maxFiles and maxTokens are the limits of the CRD's schema. A limit in
-	// linkForm would make the pattern much larger.
+	// maxBranch, maxLink, maxFiles and maxTokens are the limits of the CRD's schema. The regular
+	// expression linkForm does not contain the limit maxLink, because that would make the compiled
+	// pattern much larger.
 	maxBranch = 255
 	maxLink   = 512
 	maxFiles  = 1_000_000_000
@@ -37,9 +38,9 @@ type Termination struct {
 }
 
 // ParseTermination reads the termination message of a session that exited with status 0. If an
-// image with its own entry point wrote another text, the session counts as Completed, and the text
-// is dropped, because it may contain a secret. reported is true if the session wrote a valid
-// reason.
+// image with its own entry point wrote a text that is not a Termination, the session counts as
+// Completed, and the text is dropped, because it may contain a secret. reported is true if the
+// session wrote a valid reason.
 func ParseTermination(message string) (t Termination, reported bool) {
 	var written struct {
 		Termination
@@ -139,7 +140,8 @@ func (t Termination) Encode() ([]byte, error) {
 		if err != nil || len(text) <= maxTermination {
 			return text, err
 		}
-		// JSON escapes can make a text six times as long.
+		// JSON escapes can make a text six times as long. If the message is too long for the
+		// kubelet, halve the longer text and try again.
 		if t.Result != nil && len(t.Result.Summary) >= len(t.Message) {
 			t.Result.Summary = cut(t.Result.Summary, len(t.Result.Summary)/2)
 		} else {

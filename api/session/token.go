@@ -11,27 +11,31 @@ import (
 
 // Audiences of tokens.
 const (
-	// AudienceSession is for tokens with which the facade calls a running session for its user.
+	// AudienceSession is the audience of tokens with which the facade calls a running session on
+	// behalf of its user.
 	AudienceSession = "session"
-	// AudienceArchive is for tokens with which a session uploads its journal and its ending to the
-	// archive.
+	// AudienceArchive is the audience of tokens with which a session uploads its journal and its
+	// ending to the archive.
 	AudienceArchive = "archive"
-	// AudienceAttempt is for tokens that tell the archive which attempt is current. They are needed
-	// when an attempt uses the Secret of an earlier attempt. Such a token is not secret, and gives no access
-	// without a token for AudienceArchive.
+	// AudienceAttempt is the audience of tokens that tell the archive which attempt is current.
+	// They are needed when an attempt uses the Secret of an earlier attempt. Such a token is not
+	// secret, and gives no access without a token for AudienceArchive.
 	AudienceAttempt = "archive-attempt"
-	// AudienceTurns is for tokens with which the manager reads the archive's list of turn outcomes.
+	// AudienceTurns is the audience of tokens with which the manager reads the archive's list of
+	// turn outcomes.
 	AudienceTurns = "archive-turns"
-	// AudienceModel is for tokens with which the manager writes a session's ModelSettings to the
-	// archive.
+	// AudienceModel is the audience of tokens with which the manager writes a session's
+	// ModelSettings to the archive.
 	AudienceModel = "archive-model"
-	// AudienceLeave is for tokens with which the manager asks an idle session to end.
+	// AudienceLeave is the audience of tokens with which the manager asks an idle session to end.
 	AudienceLeave = "leave"
-	// AudienceUsage is for tokens with which the facade reads costs from the archive's ledger.
+	// AudienceUsage is the audience of tokens with which the facade reads costs from the archive's
+	// ledger.
 	AudienceUsage = "archive-usage"
 )
 
-// TurnsSubject is the subject of tokens for AudienceTurns, which are for no single conversation.
+// TurnsSubject is the subject of tokens for AudienceTurns. Such a token does not belong to a single
+// conversation.
 const TurnsSubject = "manager"
 
 // Claims are the claims of a token: its audience, its conversation, its expiry and, in the token of
@@ -90,8 +94,8 @@ func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.
 
 // VerifyArchiveToken checks that a text contains a valid token for AudienceArchive. It returns the
 // claims of that token. If the text also contains a token for AudienceAttempt with a later attempt,
-// the claims have the later attempt. An attempt of zero means that the token for AudienceArchive
-// names no attempt.
+// the returned claims contain the later attempt. An attempt of zero means that the token for
+// AudienceArchive names no attempt.
 func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (Claims, error) {
 	claims, found := findToken(keys, text, AudienceArchive, uid)
 	if claims.Attempt > 0 {

@@ -14,8 +14,8 @@ const MaxTurns = 10000
 // archive.
 const MaxTurnWait = 25
 
-// TurnReport is a session's report about its last turn. It has an outcome only if a user has to
-// act.
+// TurnReport is a session's report about its last turn. It contains an outcome only if a user has
+// to act.
 type TurnReport struct {
 	Turn *v1alpha1.ConversationTurn `json:"turn,omitempty"`
 }

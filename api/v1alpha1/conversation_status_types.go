@@ -64,7 +64,8 @@ type StartedClass struct {
 	Name string `json:"name"`
 
 	// FirstAttempt is the value of status.firstAttempt at the time when this class was recorded. If
-	// status.firstAttempt is higher now, no class is recorded yet for the current start.
+	// status.firstAttempt is higher now, no class has been recorded since a user last started the
+	// session.
 	FirstAttempt int32 `json:"firstAttempt"`
 
 	// StartDeadline limits the duration of a start. Absent means no limit.
@@ -101,7 +102,7 @@ type StartedClass struct {
 	// Absent means no limits.
 	Max *LifetimeLimits `json:"max,omitempty"`
 
-	// SignedSecret is true if the manager signed the Secret of this start. It is absent if an older
+	// SignedSecret is true if the manager signed the session's Secret. It is absent if an older
 	// version of Parley started the session: that version did not sign Secrets, and did not record
 	// max.
 	SignedSecret bool `json:"signedSecret,omitempty"`
@@ -194,8 +195,8 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	Owner string `json:"owner,omitempty"`
 
-	// SessionClass is the class of the last start, recorded when the start got its pod. It includes
-	// the limits of the class at that time.
+	// SessionClass is the class that the session used when a user last started it, with the limits
+	// of the class at that time. It is recorded when the session gets its pod.
 	SessionClass *StartedClass `json:"sessionClass,omitempty"`
 
 	// Workspace is the storage of the session's files: Own (the Conversation's volume), Class (the
@@ -238,7 +239,8 @@ type ConversationStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// CurrentClass returns the recorded class of the current start, or nil if none is recorded yet.
+// CurrentClass returns the class that was recorded after a user last started the session. It
+// returns nil if no class is recorded yet.
 func (s *ConversationStatus) CurrentClass() *StartedClass {
 	if s.SessionClass == nil || s.SessionClass.FirstAttempt != max(1, s.FirstAttempt) {
 		return nil

@@ -9,10 +9,10 @@ import (
 // settings. Values that belong together are inherited together, so that an inherited key is sent
 // only to the address that was chosen with it.
 //
-// The model, its base URL and its API key are one group. If these settings have one of them, none is
-// inherited. The token of a git provider is inherited with its host and user ID. A remote tool
-// server is inherited with its API key. Images are always the inherited ones, because an image
-// could read or divert the keys of a session.
+// The model, its base URL and its API key are one group. If these settings have one of them, none
+// is inherited. The token of a git provider is inherited with its host and user ID. A remote tool
+// server is inherited with its API key. Images always come from the inherited settings, because an
+// image could read or divert the keys of a session.
 //
 // These values are not inherited:
 //   - custom secrets, the session key, owner, class, email address, git identity and
@@ -79,10 +79,11 @@ func (s *UserSettingsSpec) inheritTokens(from *UserSettingsSpec) {
 	}
 }
 
-// exposeInherited returns exposeGitTokenToAgent of a session with inherited tokens. It is false if
-// the own or the inherited settings say false. It is true if the inherited settings say true. If
-// the user also has own tokens, the own settings must say true as well, because a session has one
-// switch for all tokens. Otherwise it is nil, and the class decides.
+// exposeInherited returns the value of exposeGitTokenToAgent for a session that inherits git
+// tokens. own is the value in the user's settings, and from is the value in the inherited settings.
+// The result is false if one of them is false. It is true if from is true and either own is true or
+// the user has no tokens of their own: a session has one switch for all tokens. In all other cases
+// the result is nil, and the class decides.
 func exposeInherited(own, from *bool, ownTokens bool) *bool {
 	switch {
 	case own != nil && !*own:

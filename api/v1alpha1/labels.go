@@ -58,8 +58,9 @@ const AnnotationRequestedBy = "parley.dev/requested-by"
 // AnnotationTitle is the title that a user gave a Conversation.
 const AnnotationTitle = "parley.dev/title"
 
-// AnnotationWrittenAt is when a Secret of SecretTypeUserKey was last written, in RFC 3339. The Secret
-// is written before the object that refers to it, so a young Secret is not deleted as unused.
+// AnnotationWrittenAt is when a Secret of SecretTypeUserKey was last written, in RFC 3339. The
+// Secret is written before the object that refers to it, so Parley does not delete a recently
+// written Secret as unused.
 const AnnotationWrittenAt = "parley.dev/written-at"
 
 // AnnotationIncomplete marks a Conversation whose keys, replay or images the facade is still

@@ -54,8 +54,8 @@ const (
 	ManagedSettingsSecretSuffix = `^-(llm-api-key(-[0-9a-f]{16})?|search-api-key|sandbox-api-key|` +
 		`token-(github|gitlab|bitbucket|enterprise-sso)|(secret|mcp)-[0-9a-f]{16})$`
 	ManagedConversationSecretSuffix = `^-tool-[0-9a-f]{16}$`
-	// ManagedConfigMapSuffix ends with a random part, which distinguishes a deleted Conversation from
-	// a new one with the same name.
+	// ManagedConfigMapSuffix ends with a random part, which distinguishes the ConfigMaps of a
+	// deleted Conversation from those of a new Conversation with the same name.
 	ManagedConfigMapSuffix = `^-(replay|image)-[0-9a-f]{16}-[a-z2-7]{10}$`
 )
 

@@ -24,7 +24,7 @@ type MCPConfig struct {
 	SHTTPServers []MCPRemoteServer `json:"shttpServers,omitempty"`
 }
 
-// MCPRemoteServer is a tool server that runs elsewhere.
+// MCPRemoteServer is a tool server that runs outside the session.
 type MCPRemoteServer struct {
 	// URL of the server: http, https, ws or wss.
 	// +kubebuilder:validation:MinLength=1

@@ -85,8 +85,8 @@ type SessionClassSpec struct {
 	Spend *SpendingLimits `json:"spend,omitempty"`
 }
 
-// SpendingLimits limit the costs of the model calls of all sessions together, by the prices of the
-// ConfigMap parley-models.
+// SpendingLimits limit the costs of the model calls of all sessions together, computed with the
+// prices in the ConfigMap parley-models.
 // +kubebuilder:validation:XValidation:rule="has(self.perUser) || has(self.perNamespace)",message="must limit perUser or perNamespace"
 type SpendingLimits struct {
 	// PerUser limits the costs of one person: the owner of the UserSettings. UserSettings without an
@@ -120,8 +120,8 @@ type SpendingLimit struct {
 	Month *string `json:"month,omitempty"`
 }
 
-// WarmPods are pods that run without a session. A new session gets one of them, if it uses the image,
-// the resources and the workspace of the class.
+// WarmPods are pods that run without a session. A new session gets a warm pod if the session uses
+// the image, the resources and the workspace of the class.
 type WarmPods struct {
 	// Size is the number of warm pods in each selected namespace.
 	// +kubebuilder:validation:Minimum=1
@@ -206,10 +206,11 @@ type SessionImages struct {
 	// +kubebuilder:validation:Maximum=2147483647
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
 
-	// Runtime is how Parley's programs get into pods with another image than Parley's. Copy, the
-	// default, works everywhere: an init container copies the programs into the pod. With Mount,
-	// sessions start faster: the pod mounts Parley's image as a volume. Mount requires image volumes
-	// on all nodes of the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
+	// Runtime is how Parley's programs get into pods that use another image than Parley's. Copy,
+	// the default, works everywhere: an init container copies the programs into the pod. With
+	// Mount, sessions start faster: the pod mounts Parley's image as a volume. Mount requires image
+	// volumes on all nodes of the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31
+	// or newer.
 	Runtime RuntimeDelivery `json:"runtime,omitempty"`
 }
 

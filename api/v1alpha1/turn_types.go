@@ -48,8 +48,8 @@ const (
 	ReasonModelFailed = "ModelFailed"
 	// ReasonContextExceeded means that the conversation is longer than the model's context.
 	ReasonContextExceeded = "ContextExceeded"
-	// ReasonAgentNotStarted means that the agent could not be started. The user's message waits for
-	// the next start.
+	// ReasonAgentNotStarted means that the agent could not be started. The user's message waits
+	// until the agent starts.
 	ReasonAgentNotStarted = "AgentNotStarted"
 	// ReasonTurnFailed means that the turn failed for another reason; the message says how.
 	ReasonTurnFailed = "TurnFailed"

@@ -197,7 +197,7 @@ type SecretsStore struct {
 	// +listMapKey=provider
 	ProviderTokens []ProviderToken `json:"providerTokens,omitempty"`
 
-	// CustomSecrets are environment variables of the agent with secret values.
+	// CustomSecrets become environment variables of the agent. Their values are secret.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name

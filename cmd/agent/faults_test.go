@@ -12,7 +12,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// always is a value for Step.Times that is larger than the number of retries.
+// The constant always is a value of Step.Times. It repeats a step more often than the agent
+// retries.
 const always = 1000
 
 // fault is an error of the model, or of the connection to the model, during a turn.

@@ -29,17 +29,18 @@ import (
 
 const (
 	beAgent = "PARLEY_TEST_BE_AGENT"
-	// killAt makes the agent kill itself with SIGKILL as soon as this many records are on disk.
+	// killAt is an environment variable that holds a number of records. The agent kills itself with
+	// SIGKILL as soon as it has written this number of records to disk.
 	killAt = "PARLEY_TEST_KILL_AT"
-	// realTime makes the agent wait between retries in real time. Without it, the agent's clock
-	// jumps over the wait.
+	// realTime is an environment variable. If it is set, the agent waits between retries in real
+	// time. Otherwise, the agent's clock jumps over the wait.
 	realTime    = "PARLEY_TEST_REAL_TIME"
 	placeholder = "a-placeholder-for-the-key"
 	timeout     = 30 * time.Second
 )
 
-// TestMain makes the test binary the agent if the variable beAgent is set. The agent therefore need
-// not be built separately.
+// TestMain runs the agent instead of the tests if the variable beAgent is set. The agent therefore
+// need not be built separately.
 func TestMain(m *testing.M) {
 	if os.Getenv(beAgent) == "" {
 		os.Exit(m.Run())
@@ -85,7 +86,8 @@ func onBothAPIs(t *testing.T, test func(t *testing.T, model string)) {
 	}
 }
 
-// fixture is the environment of an agent: a home, a directory and a model.
+// fixture is the environment of an agent: a home directory, a working directory and a scripted
+// model.
 type fixture struct {
 	home, dir string
 	model     *scriptedmodel.Server

@@ -16,7 +16,7 @@ import (
 )
 
 // killScript covers all features of a turn: text, single and parallel calls, reads, edits, a task
-// list, instructions of a directory and shell state.
+// list, a directory's AGENTS.md and shell state.
 func killScript() []scriptedmodel.Step {
 	return []scriptedmodel.Step{
 		{Text: "I begin.", Calls: []scriptedmodel.Call{bash("mkdir sub && echo Rules of sub. > sub/AGENTS.md && " +
@@ -188,8 +188,8 @@ func TestAnInterruptedCommandIsNotRunAgain(t *testing.T) {
 	})
 }
 
-// The records of this turn include a repair of the history, the learned context window and
-// summaries.
+// The agent repairs the history, learns the context window and writes summaries in this turn. Each
+// of these steps has its own kind of record.
 func TestATurnResumesAfterAKillDuringARepairOrSummary(t *testing.T) {
 	t.Parallel()
 	const actions = 8

@@ -25,7 +25,7 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 		}
 		s := newScript(t, script)
 		c := s.launch(t, []string{"--model", model}).mustOpen()
-		// costs has the number of input tokens of each turn.
+		// costs holds the number of input tokens of each turn.
 		var costs []int
 		seen, summaries, refused := 0, 0, 0
 		for turn := range turns {

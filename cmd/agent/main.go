@@ -23,11 +23,12 @@
 //
 // # Messages during a turn
 //
-// A notification _parley.dev/steer contains a message of the user for the running turn, whose name is
-// in "parley.dev/turn". The model gets the message before its next answer. When the message is on
-// disk, a numbered user_message_chunk repeats its "parley.dev/message", and the client may send the
-// next message. If the turn ends before the message is on disk, the agent drops the message, and the
-// client sends it as a prompt.
+// A notification _parley.dev/steer contains a message of the user for the running turn. In its _meta,
+// "parley.dev/turn" is the name of the turn, and "parley.dev/message" is the ID of the message. The
+// model gets the message before its next answer. When the message is on disk, the agent sends a
+// numbered user_message_chunk with the same ID, and the client may send the next message. If the turn
+// ends before the message is on disk, the agent drops the message, and the client sends it as a
+// prompt.
 //
 // # Resuming after a crash
 //
@@ -56,8 +57,8 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/loop"
 )
 
-// keyVariable holds the model's API key. In a session it is a placeholder, which the runtime
-// replaces by the real key.
+// keyVariable is the environment variable with the model's API key. In a session, it contains a
+// placeholder, which the runtime replaces with the real key.
 const keyVariable = "LLM_API_KEY"
 
 func main() {

@@ -24,7 +24,7 @@ func (s *fixture) reopen(t *testing.T, before *client, args ...string) *client {
 }
 
 // The scripted model refuses a history as the providers do: Gemini 3 requires its signatures, and
-// OpenAI rejects Google's fields. The fixture reports refusals.
+// OpenAI rejects Google's fields. A refusal fails the test.
 func TestGeminiGetsItsSignaturesBack(t *testing.T) {
 	t.Parallel()
 	const gemini, gpt = "gemini/gemini-3-pro-preview", "openai/gpt-4.1"

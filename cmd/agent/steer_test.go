@@ -16,14 +16,16 @@ func (c *client) steer(turn, id, text string) {
 		Prompt: []acp.Content{*acp.Text(text)}, Meta: acp.Meta{acp.MetaTurn: turn, acp.MetaMessage: id}}})
 }
 
-// steered runs a turn "1" whose second step begins after the message "2" arrived.
+// steered starts the turn "1" and sends the message "2" during the turn's first step. The returned
+// function waits for the end of the turn.
 func steered(t *testing.T, s *fixture, c *client, hold chan struct{}) func() (acp.StopReason, error) {
 	t.Helper()
 	wait := c.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))
 	eventually(t, "the model is called", func() bool { return len(s.model.Requests()) == 1 })
 	c.steer("other", "9", "A message for another turn.")
 	c.steer("1", "2", "Use deploy key B.")
-	// The agent reads messages in order, so the message has arrived when this request is answered.
+	// The agent reads its input in order. When it answers this request, it has therefore also read
+	// the message.
 	if err := c.call(acp.MethodAuthenticate, struct{}{}, &struct{}{}); err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +55,8 @@ func TestAMessageReachesTheModelBetweenTwoSteps(t *testing.T) {
 	})
 }
 
-// A message that arrives during the last step of a turn is not taken. The client sends it as the next
-// prompt.
+// A turn does not take a message that arrives during its last step. The client sends this message
+// as the next prompt.
 func TestAMessageDuringTheLastStepWaitsForTheNextPrompt(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})

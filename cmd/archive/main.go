@@ -126,7 +126,7 @@ func serverTLS(o options) *tls.Config {
 		}}
 }
 
-// serve serves HTTP at an address and, with a configuration, also HTTPS.
+// serve serves HTTP at an address. If config is not nil, it also serves HTTPS.
 func serve(failed chan<- error, address string, config *tls.Config, server *http.Server) {
 	server.ReadHeaderTimeout = 10 * time.Second
 	listener, err := net.Listen("tcp", address)

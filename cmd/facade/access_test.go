@@ -144,8 +144,8 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 	})
 }
 
-// Whoever has a session key can use the account of its user. A facade that could change which
-// Secret holds the key could impersonate the user forever.
+// Whoever has a session key can use the account of its user. If the facade could choose the Secret
+// that holds the key, an attacker with the facade's identity could impersonate the user forever.
 func TestThePolicyProtectsSessionKeys(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)

@@ -130,8 +130,8 @@ func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 	ada := newcomer(t)
 	ada.get(t, "/api/options/agents").wants(t, 200).says(t, `["CodeActAgent", "Writer"]`)
 	ada.get(t, "/api/options/models").wants(t, 200).says(t, `["a/model", "anthropic/claude-opus-4-5"]`)
-	// A model of the responses API is offered only for an agent that uses this API: the agent in the
-	// request or in the settings.
+	// A model that needs OpenAI's responses API is offered only for an agent that uses this API.
+	// The agent is named in the request, or else in the settings.
 	const all = `["a/model", "anthropic/claude-opus-4-5", "openai/gpt-5-codex"]`
 	ada.get(t, "/api/options/models?agent=Writer").wants(t, 200).says(t, all)
 	ada.get(t, "/api/options/models?agent=").wants(t, 200).says(t, `["a/model", "anthropic/claude-opus-4-5"]`)

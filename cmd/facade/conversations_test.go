@@ -254,7 +254,7 @@ func TestAUserSeesOnlyTheirOwnConversations(t *testing.T) {
 	ada.get(t, "/api/conversations/talk").wants(t, 200)
 }
 
-// A copy repeats the whole message, and has no keys.
+// The request for a copy contains the whole message, but no keys.
 func TestTheFacadeReturnsARequestThatDuplicatesAConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)

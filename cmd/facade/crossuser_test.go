@@ -13,8 +13,8 @@ import (
 // call is an HTTP operation of a user.
 type call struct{ method, path string }
 
-// userCalls returns every documented call that needs a credential. A test of the server compares the
-// document with the routes.
+// userCalls returns every call in openapi.yaml that needs a credential. A test of package server
+// compares openapi.yaml with the routes.
 func userCalls(t *testing.T) (all []call) {
 	t.Helper()
 	var document struct {

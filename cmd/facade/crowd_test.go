@@ -27,8 +27,8 @@ func atOnce(do func(i int)) {
 	group.Wait()
 }
 
-// insist repeats a request while the response has a Retry-After header, which may happen on a slow
-// machine.
+// insist repeats a request as long as the response has a Retry-After header. A slow machine may
+// cause such responses.
 func (p *person) insist(path, body string) (reply, error) {
 	for {
 		r, err := p.send("POST", path, body)
@@ -118,7 +118,8 @@ func TestConcurrentCreationsOfOneIDCreateOneConversation(t *testing.T) {
 // A killed facade may leave each conversation incomplete at any step. Repeated requests complete
 // all conversations.
 func TestARetryFinishesAConversationThatAKilledFacadeBegan(t *testing.T) {
-	// A kill between two creations leaves no incomplete conversation. Then the test tries again.
+	// A kill between two creations leaves no incomplete conversation. In this case, the test tries
+	// again.
 	for range 5 {
 		if ada, all, half := killInTheMiddle(t); half > 0 {
 			t.Logf("the facade died with %d conversations of %d created, %d of them incomplete", all, crowd, half)

@@ -6,7 +6,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/identity"
 )
 
-// Over http, other people on the network could read the code and the cookie.
+// Over http, other people on the network could read the code of a sign-in and the cookie.
 func TestTheExternalURLIsHTTPSOrOnLoopback(t *testing.T) {
 	t.Parallel()
 	for external, accepted := range map[string]bool{"https://parley.example.com": true, "http://127.0.0.1:3000": true,

@@ -63,7 +63,7 @@ func TestConversationsWithTooMuchTextAreTooLarge(t *testing.T) {
 		InitialUserMsg: &text, ConversationInstructions: &text, ImageURLs: slices.Repeat([]rest.Image{{URL: image}}, 16),
 	})
 	ada := newcomer(t)
-	// A slow API server may fail at first.
+	// A slow API server may return other errors at first.
 	await(t, func() error { return codeOf(ada.post(t, "/api/conversations", request), 413) })
 	ada.post(t, "/api/conversations", request).wants(t, 413).says(t, `{"detail": "The request is too large for `+
 		`one Kubernetes object: shorten its texts and lists"}`)

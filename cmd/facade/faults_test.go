@@ -82,8 +82,8 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 		t.Fatal(err)
 	}
 	go func() { _ = f.Start(ctx) }()
-	// A facade that is not ready responds with 503, the status that the tests expect. Wait until
-	// the facade is ready.
+	// The tests expect the status 503 because of failed requests. A facade that is not ready
+	// responds with 503 too, so wait until it is ready.
 	if err := f.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return fmt.Errorf("load the Kubernetes config: %w", err)
 	}
-	// The cache runs beyond the stop signal, because requests in flight need it.
+	// The cache keeps running after the stop signal, because requests in flight need it.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
 	objects, err := cluster.New(working, cfg, o.namespace, cluster.Options{Namespaces: startup.SplitList(o.namespaces),

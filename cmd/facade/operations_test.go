@@ -179,7 +179,7 @@ func TestShutdownFinishesRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t, "--shutdown-delay=1s")
 	ada := newcomer(t).atFacade(t, f.URL)
-	// A request with a slow body is in flight when the signal arrives.
+	// A request with a slow body is in flight when the facade gets the stop signal.
 	body, writer := io.Pipe()
 	request, err := http.NewRequest("POST", f.URL+"/api/settings", body)
 	if err != nil {

@@ -67,7 +67,7 @@ func (o *organisation) bearer(name, token string) *person {
 		headers: []string{"Authorization", "Bearer " + token}}
 }
 
-// browser returns a client that follows redirects and has cookies.
+// browser returns a client that follows redirects and keeps cookies.
 func browser(t *testing.T) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -124,7 +124,8 @@ func (o *organisation) withCookie(name, value string) *person {
 		headers: []string{"Cookie", "parley=" + value, "Origin", o.facade.URL}}
 }
 
-// serviceAccountToken creates a ServiceAccount and returns a token with an audience.
+// serviceAccountToken creates a ServiceAccount. It returns a token of this account with the given
+// audiences.
 func (o *organisation) serviceAccountToken(t *testing.T, name string, audience ...string) string {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: name}}

@@ -23,7 +23,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/facadeenv"
 )
 
-// killAPIServer kills the API server: the child of this process that listens at its port.
+// killAPIServer kills the API server. It finds the API server's process among the children of this
+// process, by the port in the command line.
 func (p *parley) killAPIServer(t *testing.T) {
 	t.Helper()
 	port := "--secure-port=" + p.ControlPlane.GetAPIServer().Port

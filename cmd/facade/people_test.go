@@ -216,7 +216,7 @@ func TestInvalidBearerTokensAreRefused(t *testing.T) {
 	}
 }
 
-// A pipeline needs no stored key.
+// A pipeline in Kubernetes needs no stored session key.
 func TestAServiceAccountCallsWithAKubernetesToken(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)

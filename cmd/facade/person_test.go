@@ -135,7 +135,7 @@ func (r reply) wants(t *testing.T, code int) reply {
 	return r
 }
 
-// says fails unless the body equals this JSON.
+// says fails the test unless the body equals this JSON.
 func (r reply) says(t *testing.T, want string) reply {
 	t.Helper()
 	var got, wanted any
@@ -151,7 +151,7 @@ func (r reply) says(t *testing.T, want string) reply {
 	return r
 }
 
-// complains fails unless the details have exactly these locations and types, such as
+// complains fails the test unless the details have exactly these locations and types, such as
 // body.max_iterations: int_parsing.
 func (r reply) complains(t *testing.T, want ...string) reply {
 	t.Helper()
@@ -179,7 +179,7 @@ func (r reply) complains(t *testing.T, want ...string) reply {
 	return r
 }
 
-// lacks fails if a value is in the body.
+// lacks fails the test if the body contains one of the values.
 func (r reply) lacks(t *testing.T, values ...string) reply {
 	t.Helper()
 	for _, value := range values {

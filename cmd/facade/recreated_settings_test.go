@@ -12,7 +12,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// The next user of a name must neither see nor control the conversations of the former user.
+// If settings are deleted and created again for another user, the new user must neither see nor
+// control the conversations of the former user.
 func TestRecreatedUserSettingsDoNotShowEarlierConversations(t *testing.T) {
 	t.Parallel()
 	former := newcomer(t)

@@ -179,7 +179,7 @@ func TestSecretsAreMergedEntryByEntry(t *testing.T) {
 	}
 }
 
-// shows fails unless a field of the body equals this JSON.
+// shows fails the test unless a field of the body equals this JSON.
 func (r reply) shows(t *testing.T, field, want string) reply {
 	t.Helper()
 	reply{body: jsonOf(t, r.field(t, field))}.says(t, want)
@@ -501,9 +501,9 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	}
 }
 
-// The facade and another manager own the field key of a Secret reference. Only the other manager
-// owns the field name. When a client changes another setting, the facade must not become an owner
-// of the field name.
+// A Secret reference has the fields "name" and "key". The facade and another manager own the field
+// "key", but only the other manager owns the field "name". When a client changes another setting,
+// the facade must not become an owner of the field "name".
 func TestTheFacadeDoesNotBecomeTheOwnerOfAnotherManagersField(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")

@@ -78,7 +78,7 @@ func TestASignInIsValidOnceAndOnlyInItsBrowser(t *testing.T) {
 	o.withCookie("ada", flow).get(t, "/api/conversations").wants(t, 401)
 }
 
-// A browser with two tabs may restore both, and each signs in.
+// A browser may restore two tabs, and each of them signs in.
 func TestTwoSignInsOfABrowserBothSucceed(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
@@ -235,13 +235,13 @@ func TestTheRedirectURIIsTheExternalURL(t *testing.T) {
 	}
 }
 
-// manager is a stub of the manager's onboarding. It creates settings for each group except
-// the group broken.
+// manager is a stub of the manager's onboarding. It creates settings for each group except the
+// group "broken".
 type manager struct {
 	*organisation
 	calls atomic.Int32
 	down  atomic.Bool
-	// caFile has the certificate of the server.
+	// caFile contains the certificate of the server.
 	url, caFile string
 }
 
@@ -311,7 +311,7 @@ func TestTheFirstSignInCreatesSettingsForThePerson(t *testing.T) {
 	if got := m.calls.Load() - before; got != 1 {
 		t.Errorf("bob was onboarded %d times", got)
 	}
-	// kubectl parley requests the session first.
+	// The first request of kubectl parley is GET /api/session.
 	cli := m.bearer("eve", m.issuer.Token("cli@example.com", "blue")).get(t, "/api/session").wants(t, 200)
 	if listed := cli.field(t, "settings").([]any); len(listed) != 1 {
 		t.Errorf("the session is %s", cli.body)

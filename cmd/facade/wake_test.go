@@ -24,7 +24,8 @@ import (
 
 const aMessage = `{"message": "go on"}`
 
-// waitingAt returns the person as a client of a facade at which messages wait for this time.
+// waitingAt starts a facade at which messages wait for at most the given timeout. It returns the
+// person as a client of this facade.
 func (p *person) waitingAt(t *testing.T, timeout time.Duration) *person {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

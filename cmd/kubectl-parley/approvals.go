@@ -21,7 +21,8 @@ const maxReason = 2000
 // question is a question to the user that waits for an answer.
 type question struct {
 	id int
-	// remember describes the similar actions that the user may also approve; empty if there are none.
+	// remember describes similar actions, which the user may approve together with this action;
+	// empty if there are none.
 	remember string
 	// answerable is the earliest time at which an input line can answer the question.
 	answerable time.Time

@@ -77,14 +77,15 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 	f := newFakeFacade(t, key, succeeds)
 	f.add(session.StateChange(session.StateRunning, ""))
 	c := startChat(t, f, ns)
-	// No question is pending yet, and the agent is working.
+	// The agent is working and no question is pending, so this y must not answer the next question.
 	c.types("y")
 	c.reads(&c.errOut, "typed before the question", 1)
 	f.add(runCall("1", "rm -rf src"))
 	first := f.add(asks("1", ""))
 	c.reads(&c.out, prompt, 1)
 	c.noAnswer()
-	// A second y, typed before the next question appears, does not answer that question.
+	// The next y answers the first question. The y after it is typed before the second question
+	// appears, and must not answer the second question.
 	c.types("y")
 	if args := <-f.answers; args["agent_state"] != "user_confirmed" || args["question"] != float64(first.ID) {
 		t.Errorf("sent %v", args)
@@ -95,7 +96,7 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 	second := f.add(asks("2", ""))
 	c.reads(&c.out, prompt, 2)
 	c.noAnswer()
-	// If the facade reports that another question is pending, that question stays unanswered.
+	// The facade refuses the answer, because the question on the screen is no longer pending.
 	f.stale.Store(true)
 	c.types("y")
 	c.reads(&c.errOut, "error:", 3)

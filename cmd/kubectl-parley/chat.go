@@ -29,8 +29,9 @@ type chat struct {
 	// lastError is the error that was printed last. The state event of a failed turn contains the
 	// same error, which must not be printed again. Each state event clears lastError.
 	lastError string
-	// unconfirmed counts sent messages that have no event yet. queued has the event IDs of messages
-	// that wait for their turn. Messages from before the start of this command are not included.
+	// unconfirmed counts sent messages that have no event yet. queued contains the event IDs of
+	// messages that wait for their turn. Both ignore messages that were sent before this command
+	// started.
 	unconfirmed int
 	queued      []int
 	// stopped is the printed reason why the session is stopped; empty while it runs.
@@ -43,18 +44,19 @@ type chat struct {
 	// answer a question that is not shown yet.
 	historyEnd   int
 	historyShown chan struct{}
-	// located is closed when historyEnd is known. Without an archive, the history of a stopped session
-	// is known only after the session has started.
+	// located is closed when historyEnd is known. Without an archive, the history of a stopped
+	// session is known only after the session has started.
 	located chan struct{}
 	// lastShown is the ID of the last event shown; -1 if there is none.
 	lastShown int
-	// openCalls holds the tool calls without a result, by call ID. lastCall is the ID of a call if
-	// that call is the last output; otherwise it is empty.
+	// openCalls holds the tool calls without a result, by call ID. lastCall is the ID of the call
+	// that was printed last; empty if something else was printed after the call.
 	openCalls map[string]openCall
 	lastCall  string
-	// writing is the part of the agent's unfinished message that is on the screen. outputs has the
-	// visible parts of the outputs of running commands, by the event ID of the command's action.
-	// midLine is set while the cursor is at the end of the unfinished message, on the same line.
+	// writing is the part of the agent's unfinished message that is on the screen. outputs contains
+	// the parts of running commands' outputs that are on the screen, by the event ID of the
+	// command's action. midLine is set while the cursor is at the end of the unfinished message, on
+	// the same line.
 	writing printed
 	outputs map[int]*printed
 	midLine bool
@@ -183,8 +185,8 @@ func (c *chat) read(ctx context.Context, user *facadeUser, name string) error {
 	return nil
 }
 
-// asleep prints that the session is stopped. It returns false if there is no more input, because
-// only a message starts the session.
+// asleep prints that the session is stopped. It returns false if the input has ended, because only
+// another message could start the session.
 func (c *chat) asleep(reason string) (wait bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,8 +307,8 @@ func (c *chat) show(e *session.Event) (done bool) {
 	return c.inputEnded && c.idle()
 }
 
-// closeCall clears lastCall. If the event is the result of a call, it also removes the call from
-// openCalls.
+// closeCall clears lastCall, unless the event is a change of the agent's state. If the event is the
+// result of a call, closeCall also removes the call from openCalls.
 func (c *chat) closeCall(e *session.Event) {
 	if e.StateOf() != "" {
 		return
@@ -372,7 +374,8 @@ func (c *chat) updateState(e *session.Event) {
 	c.lastError = ""
 }
 
-// beginTurn handles the start of the turn for a message, or a message that becomes part of a turn.
+// beginTurn records that the agent received a message: a turn for the message started, or the
+// message became part of a running turn.
 func (c *chat) beginTurn(message int) {
 	c.queued = slices.DeleteFunc(c.queued, func(other int) bool { return other <= message })
 	if !c.turnBegan && message > c.historyEnd {
@@ -392,7 +395,7 @@ func (c *chat) recordFailure(e *session.Event, reason string) {
 	}
 }
 
-// indented makes a text printable and indents its later lines.
+// indented makes a text printable and indents all lines after the first line.
 func indented(text string) string {
 	return strings.ReplaceAll(strings.TrimSpace(printable(text)), "\n", "\n  ")
 }

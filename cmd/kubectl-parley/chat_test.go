@@ -28,8 +28,8 @@ type fakeFacade struct {
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
-	// stopped means that the session has ended, and that there are no more events. If wakes is set, a
-	// message starts the session again.
+	// stopped means that the session has ended, and that there are no more events. If wakes is set,
+	// a message starts the session again.
 	stopped atomic.Bool
 	wakes   bool
 	// noArchive means that the events of a stopped session cannot be read.

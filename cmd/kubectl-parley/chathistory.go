@@ -16,7 +16,7 @@ func (c *chat) locateHistory(ctx context.Context, user *facadeUser, name string)
 	for {
 		c.mu.Lock()
 		if c.unconfirmed == 0 && !c.isLocated() {
-			// No message is sent meanwhile, because c.mu is locked.
+			// While c.mu is locked, no message is sent.
 			last, err := user.lastEvent(ctx, name)
 			if err != nil {
 				last = -1
@@ -34,8 +34,8 @@ func (c *chat) locateHistory(ctx context.Context, user *facadeUser, name string)
 	}
 }
 
-// locateMessage finds the message that was sent first, if the end of the history is not known yet.
-// The history ends before that message.
+// locateMessage finds the end of the history, if it is not known yet. The history ends before the
+// first message that this command sent.
 func (c *chat) locateMessage(ctx context.Context, user *facadeUser, name, text string) {
 	if c.isLocated() {
 		return
@@ -76,8 +76,8 @@ func (c *chat) endHistory() {
 	}
 }
 
-// showRest shows the events after the event that ended the chat. An error event may follow the
-// state event that ended the turn. showRest ignores errors of the facade.
+// showRest shows the events after the event that ended the chat. For example, an error event may
+// follow the state event that ended the turn. showRest ignores errors of the facade.
 func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()

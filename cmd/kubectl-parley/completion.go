@@ -16,7 +16,7 @@ import (
 // completionTimeout limits the delay after the Tab key.
 const completionTimeout = 3 * time.Second
 
-// complete lists the objects of a kind by name, and Conversations with their state.
+// complete offers the names of the objects of a kind. For Conversations, it also shows the state.
 func (p *plugin) complete(list client.ObjectList) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
 		c, err := p.connect()

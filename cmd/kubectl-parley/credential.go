@@ -22,9 +22,10 @@ const keyVariable, tokenVariable = "PARLEY_KEY", "PARLEY_TOKEN"
 // identifies no one.
 type credential struct {
 	key string
-	// token returns a valid token; nil for a key.
+	// token returns a valid token. This function is nil if the credential is a key.
 	token func(context.Context) (string, error)
-	// settings are the UserSettings to use with a token, as namespace/name; empty without a choice.
+	// settings are the UserSettings to use with a token, as namespace/name; empty if the user chose
+	// none.
 	settings string
 	// stored is set if the token comes from kubectl parley login.
 	stored bool
@@ -54,9 +55,10 @@ func (c *credential) authorize(ctx context.Context, header http.Header) error {
 	return nil
 }
 
-// person returns a client for the person of $PARLEY_TOKEN or of the stored login at the facade. It
-// returns nil if there is neither, if a session key is set, or if the facade's URL is not set. The
-// command then needs rights in Kubernetes.
+// person returns a client that acts as a person. The person's token comes from $PARLEY_TOKEN or, if
+// this variable is empty, from the stored login at the facade. person returns nil if there is no
+// token, if a session key is set, or if the facade's URL is not set. The command then needs rights
+// in Kubernetes.
 func (f *facadeFlags) person(say reporter) (*facadeUser, error) {
 	if f.facade == "" || os.Getenv(keyVariable) != "" {
 		return nil, nil

@@ -66,18 +66,19 @@ type reporter func(format string, args ...any)
 
 func silent(string, ...any) {}
 
-// facadeUser sends requests to the facade as the user of a conversation.
+// facadeUser sends requests to the facade as one user.
 type facadeUser struct {
 	url string
 	credential
 	// forwardEnded receives the error that ended port forwarding; nil without forwarding.
 	forwardEnded <-chan error
-	// say reports that the connection is lost or restored. lost is set while the connection is lost.
+	// say reports that the connection is lost or restored. lost is set while the connection is
+	// lost.
 	say  reporter
 	lost bool
-	// asleep receives the reason why the session is stopped, or an empty reason as soon as the session
-	// starts. It returns false if nothing will start the session. If asleep is nil, a stopped session
-	// has ended.
+	// asleep is called with the reason why the session is stopped, and with an empty reason as soon
+	// as the session starts. It returns false if nothing will start the session. If asleep is nil,
+	// a stopped session has ended.
 	asleep func(reason string) (wait bool)
 	// preview receives the previews. If it is nil, the stream is requested without previews.
 	preview func(*session.Preview)

@@ -42,7 +42,8 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	}
 	response, err := noRedirects.Do(request)
 	if err != nil {
-		// The text of a url.Error contains the URL of the request: keep only its cause.
+		// The text of a url.Error contains the URL of the request: keep only the cause of the
+		// error.
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err
 		}
@@ -155,10 +156,10 @@ func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, e
 	return page.Events[0].ID, nil
 }
 
-// follow calls take() one time for each event after the event with the ID last. It reconnects when
-// the stream ends. It returns when take() returns true, or when the session has stopped and has no
-// more events. If p.asleep is set, it does not return for a stopped session, but waits until the
-// session starts.
+// follow calls take() one time for each event whose ID is greater than last. It reconnects when the
+// stream ends. It returns when take() returns true, or when the session has stopped and has no more
+// events. If p.asleep is set, it does not return for a stopped session, but waits until the session
+// starts.
 func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	take func(*session.Event) (done bool)) error {
 	emptyStreams := 0

@@ -56,7 +56,7 @@ var turnHints = map[string]string{
 
 const unobserved = "The operator has not processed this Conversation yet. Is the manager running?"
 
-// hintFor returns the advice for a session; empty if it needs no action.
+// hintFor returns the advice for a session; empty if the user need not act.
 func hintFor(c *v1alpha1.Conversation) string {
 	if !observed(c) {
 		return unobserved

@@ -16,8 +16,8 @@ const maxTypedAhead = 64
 
 type typedLine struct {
 	text string
-	// question is the ID of the question on the screen when the line was read; noQuestion if there was
-	// none.
+	// question is the ID of the question on the screen when the line was read; noQuestion if there
+	// was none.
 	question int
 	// err is the error that ended the input.
 	err error

@@ -30,8 +30,8 @@ type kubelet struct {
 	t         *testing.T
 	node      string
 	namespace string
-	// logs has a channel of log lines for each process of the session. The channel is closed when
-	// the process ends.
+	// logs contains a channel of log lines for each process of the session. The channel of a
+	// process is closed when the process ends.
 	logs chan chan string
 	// backend is the address that forwarded ports lead to.
 	backend string
@@ -251,7 +251,7 @@ func (k *kubelet) end(name, process, termination string) {
 			FinishedAt: metav1.Now()}}})
 }
 
-// releasePod removes the pod when the pod is being deleted.
+// releasePod waits until the pod is being deleted, and then removes it.
 func (k *kubelet) releasePod(name string) {
 	k.t.Helper()
 	testenv.Await(k.t, func() error {

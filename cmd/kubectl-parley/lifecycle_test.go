@@ -118,7 +118,7 @@ func TestAFieldManagedByGitOpsChangesOnlyWithForce(t *testing.T) {
 	if _, _, err := run(t, ns, "stop", "c", "--wait=false", "--force"); err != nil {
 		t.Errorf("with --force: %v", err)
 	}
-	// A field that no tool manages changes without --force.
+	// If no tool manages a field, the field can be changed without --force.
 	create(t, conversation(ns, "own"))
 	if _, _, err := run(t, ns, "stop", "own", "--wait=false"); err != nil {
 		t.Errorf("unmanaged field: %v", err)

@@ -196,7 +196,7 @@ func (f *facadeFlags) whoami(ctx context.Context, p *plugin) error {
 	return nil
 }
 
-// identity is the signed-in user, as the facade knows them.
+// identity is the facade's description of the signed-in user.
 type identity struct{ rest.Session }
 
 func (p *facadeUser) who(ctx context.Context) (*identity, error) {

@@ -68,7 +68,7 @@ func (l *logs) run(ctx context.Context, c *cluster, name string) error {
 	}
 }
 
-// awaitProcess waits until the session has a process with an ID other than last, and returns this
+// awaitProcess waits until the session has a process whose ID differs from last, and returns this
 // ID. It returns an empty string if the session has stopped.
 func (c *cluster) awaitProcess(ctx context.Context, p *progress, name, last string) (process string, err error) {
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {

@@ -27,7 +27,7 @@ func main() {
 	}
 }
 
-// completer is the name of a link to this program; kubectl runs it for shell completion.
+// completer is the name of a link to this program. kubectl runs this link for shell completion.
 const completer = "kubectl_complete-parley"
 
 // withArgs sets the arguments of the process; args[0] is the program name.

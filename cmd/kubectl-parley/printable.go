@@ -45,7 +45,7 @@ func isTerminal(out io.Writer) bool {
 // may be a single endless line.
 type printer struct {
 	out io.Writer
-	// rest has the first bytes of a character whose other bytes come with the next write.
+	// rest holds the first bytes of a character whose other bytes come with the next write.
 	rest string
 }
 

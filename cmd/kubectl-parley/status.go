@@ -86,7 +86,7 @@ type findings struct {
 	claim        *corev1.PersistentVolumeClaim
 	secret       *metav1.PartialObjectMetadata
 	events       []corev1.Event
-	// forbidden has the kinds that the user has no permission to read.
+	// forbidden contains the kinds that the user has no permission to read.
 	forbidden map[string]bool
 }
 
@@ -181,7 +181,8 @@ func (c *cluster) findEvents(ctx context.Context, f *findings) error {
 	return nil
 }
 
-// eventTime returns when an event last occurred; the two Event APIs record it in different fields.
+// eventTime returns when an event last occurred. The two Event APIs record this time in different
+// fields.
 func eventTime(e corev1.Event) time.Time {
 	times := []time.Time{e.CreationTimestamp.Time, e.EventTime.Time, e.LastTimestamp.Time}
 	if e.Series != nil {

@@ -25,8 +25,8 @@ import (
 const archiveContainer, storeFlag = "archive", "--store="
 
 // namespaceUsage reads the costs in the selected namespace. It runs the archive's program in the
-// archive's pod, in the namespace system. A user who may do this could also read the archive's
-// store.
+// archive's pod. The argument system is the namespace of this pod. A user who may do this could
+// also read the archive's store.
 func (c *cluster) namespaceUsage(ctx context.Context, system, month string) (*session.SpendUsage, error) {
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "archive"}

@@ -25,7 +25,7 @@ import (
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=parley-webhook,verbs=update
 // +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-webhook-cert,verbs=update
 
-// webhookOptions has the webhook's address and the source of its certificate.
+// webhookOptions contains the webhook's address and the source of its certificate.
 type webhookOptions struct {
 	address, certDir, secret, service, configuration, extraDNSName string
 	rotate                                                         bool

@@ -9,7 +9,7 @@ import (
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
-// callTimeout limits the time of a call of the webhook. The API server waits five seconds for the
+// callTimeout limits a call to the webhook. The API server waits only five seconds for the
 // response.
 const callTimeout = 10 * time.Second
 

@@ -45,7 +45,7 @@ type options struct {
 	webhook        webhookOptions
 	shutdownDelay  time.Duration
 	identity       identity.Options
-	// onboardingConfigMap is a name in the operator's namespace.
+	// onboardingConfigMap is the name of a ConfigMap in the operator's namespace.
 	onboardingConfigMap string
 }
 

@@ -54,7 +54,7 @@ type reviewer struct {
 	access authorizationclient.SubjectAccessReviewInterface
 }
 
-// review returns the status for a request; 200 if it is allowed.
+// review returns the HTTP status code for a request. The code is 200 if the request is allowed.
 func (a reviewer) review(ctx context.Context, r *http.Request) (code int, err error) {
 	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !isBearer {

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/openid"
 )
 
-// This test runs a manager that does not lead, with its own role.
+// This test runs a manager that is not the leader, with the manager's own role.
 func TestEveryReplicaOnboardsPeopleWithItsOwnRights(t *testing.T) {
 	installAll(t)
 	asManager(t)

@@ -20,12 +20,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// Some of these programs take long to start for the first time.
+// Some published agents take long to start for the first time.
 func init() { patience = 3 * time.Minute }
 
 type publicAgent struct {
-	// run returns a model's tool call that runs a shell command. ask returns a call for the same
-	// command, for which the agent asks for permission.
+	// run returns a model's tool call that runs a shell command. ask returns a call with the same
+	// command that makes the agent ask for permission.
 	run, ask func(command string) scriptedmodel.Call
 	// where is a call to local_where, a tool of the session.
 	where scriptedmodel.Call
@@ -101,9 +101,10 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	return &agent
 }
 
-// after limits a step to requests that contain the message and have this number of tool results.
-// The step answers all of these requests. Agents also send requests for other purposes, such as a
-// title. Those requests have no tools or name another model, so the step does not answer them.
+// The function after limits a step to requests that contain the message and have this number of
+// tool results. The step answers all of these requests. Agents also send requests for other
+// purposes, such as a title. Those requests have no tools or name another model, so the step does
+// not answer them.
 func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
 	step.When = func(request *scriptedmodel.Request) bool {
@@ -247,8 +248,8 @@ func TestPublicAgentsDoNotRunRejectedActions(t *testing.T) {
 func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {
-			// If the agent forgets its session, the new request has the earlier tool results only
-			// as text.
+			// If the agent forgets its session, the new request contains the earlier tool results
+			// only as text.
 			remembered := 1
 			if example(t, name).Forgets {
 				remembered = 0

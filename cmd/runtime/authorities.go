@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/launch"
 )
 
-// imageAuthorities are the usual files for an image's trusted certificate authorities. Go looks in
-// the same files.
+// imageAuthorities are the files that usually contain an image's trusted certificate authorities.
+// Go looks in the same files.
 var imageAuthorities = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
 	"/etc/pki/tls/certs/ca-bundle.crt",
@@ -25,12 +25,12 @@ var imageAuthorities = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// trust makes this process and its children also trust the authorities in bundle. Programs find
-// authorities through different environment variables. Most of these variables name a file that
-// replaces the program's own list. That file therefore also contains the image's authorities.
-// NODE_EXTRA_CA_CERTS adds to Node's own list, so its file contains only bundle. If the image
-// itself sets SSL_CERT_FILE, the children also trust the authorities in the image's file. This
-// process does not.
+// The function trust makes this process and its children also trust the authorities in bundle.
+// Programs find authorities through different environment variables. Most of these variables name a
+// file that replaces the program's own list. That file therefore also contains the image's
+// authorities. NODE_EXTRA_CA_CERTS adds to Node's own list, so its file contains only bundle. If
+// the image itself sets SSL_CERT_FILE, the children also trust the authorities in the image's file.
+// This process does not.
 func trust(bundle, home string, image []string) error {
 	if bundle == "" {
 		return nil
@@ -67,8 +67,8 @@ func trust(bundle, home string, image []string) error {
 	return nil
 }
 
-// trusted returns the first file that contains certificates. If there is none, it returns Mozilla's
-// list.
+// trusted returns the content of the first file that contains certificates. If there is no such
+// file, it returns Mozilla's list.
 func trusted(files []string) []byte {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -78,7 +78,7 @@ func trusted(files []string) []byte {
 	}
 	var text bytes.Buffer
 	for root := range bundle.Roots() {
-		// A root with constraints is left out, because a file cannot express constraints.
+		// A root with constraints is left out, because a PEM file cannot express constraints.
 		if root.Constraint == nil {
 			_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer accepts every write
 		}

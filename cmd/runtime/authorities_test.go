@@ -110,7 +110,8 @@ func (a *authority) toolServer(t *testing.T) string {
 	return a.serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 }
 
-// clients is a script that fetches $URL with each of these programs that is installed.
+// clients is a script that fetches $URL with each of these programs. It skips a program that is not
+// installed.
 const clients = `cd "$PARLEY_WORKSPACE"
 	try() { ! command -v $1 > /dev/null || "$@" > out 2>&1 || { echo "$1: $(cat out)" >> failed; }; }
 	try git -c credential.helper= ls-remote "$URL"

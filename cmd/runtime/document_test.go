@@ -30,7 +30,7 @@ func TestASessionRefusesAReplacedSessionDocument(t *testing.T) {
 	}
 }
 
-// The home directory may be on a volume, where an earlier agent wrote to it.
+// The home directory may be on a volume to which an earlier agent wrote.
 func TestAWarmPodReplacesLinksAndPipesWhenItWritesTheSessionDocument(t *testing.T) {
 	t.Parallel()
 	for name, put := range map[string]func(home, elsewhere string) error{

@@ -22,9 +22,9 @@ type environment struct {
 	attempt int
 	ran     bool
 	// document is the encoded session document of a warm pod's session. It is nil in a cold pod,
-	// in which sessionDir has the document.
+	// where sessionDir contains the document.
 	document []byte
-	// image has the environment variables that the session's image sets.
+	// image holds the environment variables that the session's image sets.
 	image []string
 }
 
@@ -68,7 +68,7 @@ func decodeDocument(text []byte) (*session.Document, error) {
 }
 
 // writeDocument writes the document of a warm pod's session to the home directory, for the agent.
-// In a cold pod, the agent has the file that the kubelet mounted.
+// In a cold pod, the agent reads the file that the kubelet mounted.
 func (s *run) writeDocument() error {
 	if s.env.document == nil {
 		return nil

@@ -26,7 +26,7 @@ import (
 // the test binary runs as the container's first process.
 const rootVariable = "CONTAINER_ROOT"
 
-// superviseIn executes the supervisor in this root directory, like the container of a pod.
+// superviseIn executes the supervisor in this root directory, as in the container of a pod.
 func superviseIn(root string) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -130,7 +130,7 @@ func (p *pod) agentVariable(t *testing.T, name string) (value string) {
 	return value
 }
 
-// callModel calls the model like the agent, and returns the response's status.
+// callModel calls the model as the agent does, and returns the response's status.
 func (p *pod) callModel(t *testing.T) (status int) {
 	t.Helper()
 	response, err := http.Post(p.agentVariable(t, "LLM_BASE_URL")+"/v1/chat/completions", "application/json",
@@ -237,8 +237,8 @@ func TestAContainerImageCannotDivertOrPrintKeys(t *testing.T) {
 	})
 }
 
-// A user may have the key of a team in the session. Custom secrets are variables of the agent, and
-// must not change where the runtime sends that key.
+// A session may use a key that belongs to a team. The user's custom secrets are environment
+// variables of the agent. They must not change where the runtime sends the team's key.
 func TestACustomSecretCannotSendKeysToAnotherHost(t *testing.T) {
 	name, thief, model := "openai/gpt", newEchoing(t, http.StatusOK), newEchoing(t, http.StatusOK)
 	base := anyAddress(model.URL)

@@ -28,7 +28,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// limitedFor is the duration in PARLEY_RATE_LIMIT, for a test that is slow by design.
+// limitedFor is how long a scripted model refuses all requests in the rate limit test. It makes
+// this test slow, and is 0 unless PARLEY_RATE_LIMIT is set.
 var limitedFor, _ = time.ParseDuration(os.Getenv("PARLEY_RATE_LIMIT"))
 
 var patience = waitingTime()

@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// restoreTimeout bounds the wait for the archived journal at the start of a later attempt.
+	// restoreTimeout bounds the wait for the archived journal when a second or later attempt
+	// starts.
 	restoreTimeout = 30 * time.Second
 	// leaveTimeout bounds the wait for the archive at the end of a session.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout also bounds this wait after a stop signal, but it counts from the signal. It is 2
-	// seconds shorter than the pod's grace period of 30 seconds.
+	// stopTimeout bounds the wait for the archive after a stop signal. It counts from the signal.
+	// It is 2 seconds shorter than the pod's grace period of 30 seconds.
 	stopTimeout = 28 * time.Second
-	// maxDiffs bounds the total size of the file contents in the ending. maxPaths bounds the total
-	// size of its file names.
+	// maxDiffs bounds the total size, in bytes, of the file contents in a session.Ending. maxPaths
+	// bounds the total size of its file names.
 	maxDiffs = 5 << 20
 	maxPaths = 1 << 20
 )

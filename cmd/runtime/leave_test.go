@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// always is a stub for which every conversation and attempt is valid.
+// The type always is a stub for which every conversation and attempt is valid.
 type always struct{}
 
 func (always) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }
@@ -66,7 +66,8 @@ func TestTheDeletionOfTheConversationIsNotAnError(t *testing.T) {
 
 func TestTheJournalIsArchivedBeforeTheDiffIsComputed(t *testing.T) {
 	t.Parallel()
-	// The diff of these files takes about a minute, because all of their many short lines change.
+	// The diff of the files f1 to f30 takes about a minute, because all of their many short lines
+	// change.
 	address := repository(t)
 	cmd := exec.Command("sh", "-c", `for i in $(seq 30); do seq $i 7 99999 | sed s/$/$i/ > f$i; done
 		git add . && git -c user.name=T -c user.email=t@example.com commit -q -m many`)

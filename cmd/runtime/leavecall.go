@@ -65,7 +65,7 @@ func (w *wholeResponse) Write(text []byte) (int, error) { return w.body.Write(te
 // responseTimeout bounds how long the exit waits for responses.
 const responseTimeout = time.Second
 
-// awaitResponses waits until the responses of beforeExit are sent.
+// awaitResponses waits until all handlers that beforeExit wraps have sent their responses.
 func (s *run) awaitResponses() {
 	sent := make(chan struct{})
 	go func() {

@@ -176,8 +176,8 @@ func TestAWorkingSessionKeepsItsSlot(t *testing.T) {
 	})
 }
 
-// A message may arrive at the same moment. Either the session accepts the message and stays, or it
-// refuses the message and ends.
+// A message may arrive at the moment when the session is asked to leave. Either the session accepts
+// the message and stays, or it refuses the message and ends.
 func TestNoMessageIsLostWhenASessionGivesUpItsSlot(t *testing.T) {
 	t.Parallel()
 	for range 10 {

@@ -20,7 +20,7 @@ import (
 const usage = `usage: runtime run              run the session, for the supervisor
        runtime install DIR      copy this program, the agent and the supervisor into DIR`
 
-// exitCannotRun is the exit status of shells for a program that cannot be executed.
+// exitCannotRun is the exit status that shells return if a program cannot be executed.
 const exitCannotRun = 126
 
 func main() {

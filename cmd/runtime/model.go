@@ -38,7 +38,8 @@ func (s *run) noModel() bool {
 }
 
 // setModel sets the model in the agent's input. The reasoning effort and the temperature come from
-// the user's settings. Their defaults come from the model's entry in the ConfigMap.
+// the user's settings. If the user has not set them, they come from the model's entry in
+// doc.Models.
 func setModel(input *session.AgentInput, doc *session.Document, name string) {
 	input.Model, input.ModelName = name, name[strings.Index(name, "/")+1:]
 	known := modelproxy.Find(doc.Models, name)

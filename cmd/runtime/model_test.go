@@ -59,7 +59,7 @@ func modelPod(t *testing.T, model *keyedModel, change func(*session.Document)) *
 	return onScratch(t, on)
 }
 
-// change stores changed model settings in the archive, like the manager.
+// The method change stores changed model settings in the archive, like the manager.
 func (p *scratchPod) change(t *testing.T, settings session.ModelSettings) {
 	t.Helper()
 	sealed, err := session.SealModel(secretValues[session.KeyFile], p.doc.UID, settings)
@@ -284,7 +284,7 @@ func TestASessionKeepsItsModelIfTheChangedModelCannotBeRead(t *testing.T) {
 	}
 }
 
-// connections is an HTTP proxy that records the hosts and refuses every connection.
+// connections is an HTTP proxy that records the requested hosts and refuses every connection.
 type connections struct {
 	mu    sync.Mutex
 	hosts []string

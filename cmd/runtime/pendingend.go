@@ -12,13 +12,12 @@ import (
 
 // endFile records why the session ended. It is written when the work ends and removed when the
 // termination message is written. In between, the hand-over to the archive may take minutes. An
-// attempt that finds the file reports the earlier attempt's end. If the end was already reported,
-// the file is gone, and a user started the new attempt, to read the files or to send another
-// message.
+// attempt that finds the file reports the earlier attempt's end. If the file is gone, the end was
+// reported, and a user started the new attempt to read the files or to send another message.
 const endFile = "end.json"
 
-// pendingEnd is a termination that is not reported yet. Events is the number of events when the
-// work ended.
+// pendingEnd is a termination that is not reported yet. Events is the number of events in the
+// journal when the work ended.
 type pendingEnd struct {
 	Termination session.Termination `json:"termination"`
 	Events      int                 `json:"events"`
@@ -35,8 +34,8 @@ func (s *run) readPendingEnd() *session.Termination {
 	return &end.Termination
 }
 
-// hasEventsAfter reports whether the journal has changed since it had this number of events. Later
-// notices do not count, because a notice may be written late.
+// hasEventsAfter reports whether the journal has changed since it had this number of events. It
+// ignores additional notices, because a notice may be written after the end of the work.
 func (s *run) hasEventsAfter(events int) bool {
 	later := events > s.journal.Len()
 	err := s.journal.Events(events, func(e *session.Event) bool {

@@ -14,7 +14,7 @@ import (
 )
 
 // watch opens a stream with previews. until() reads the stream until a preview meets a condition.
-// previews has all previews that were read.
+// previews holds all previews that were read.
 func (p *pod) watch(t *testing.T) (until func(condition string, met func(session.Preview) bool),
 	previews *strings.Builder) {
 	t.Helper()

@@ -46,16 +46,17 @@ const killed, stopped way = "killed", "stopped"
 
 var ways = [][]way{{killed}, {stopped}, {killed, stopped}, {stopped, killed}, {killed, killed}}
 
-// marks are texts in the steps of the turn. If a request contains a mark, the model knows that this
-// step was done.
+// marks are texts, one for each step of the turn. If a request contains a mark, the model knows
+// that the mark's step was done.
 var marks = []string{"edit-one.txt", "step-run", "step-commit", "step-push", "edit-two.txt"}
 
-// made has the files that the turn creates in the clone, with their contents.
+// made maps the files that the turn creates in the clone to their contents.
 var made = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-two.txt": "two\n"}
 
-// turnSteps returns the steps of a model that edits, runs, commits, pushes and edits again. The
-// model does the first step whose mark is missing in the request. If the history lacks a step, the
-// model does that step twice. Each command appends its mark to a file outside the workspace.
+// turnSteps returns the steps of a model. The model edits a file, runs a command, commits, pushes
+// and edits another file. It does the first step whose mark is missing in the request. If the
+// history lacks a step, the model does that step twice. Each command appends its mark to a file
+// outside the workspace.
 func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 	edit func(path, text string) scriptedmodel.Call) []scriptedmodel.Step {
 	marked := func(mark, command string) scriptedmodel.Call {
@@ -201,8 +202,8 @@ func (i *interruption) nextAttempt(t *testing.T, number int) {
 }
 
 // interrupt ends one attempt in each of the given ways, and then waits for the end of the turn. The
-// first attempt ends when the journal has this number of records, each later attempt after three
-// more records.
+// first attempt ends when the journal has this number of records. Each further attempt ends after
+// three more records.
 func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	t.Helper()
 	i.nextAttempt(t, 1)
@@ -287,7 +288,7 @@ type faults struct {
 	tried, doubleRuns, doublePushes, lostEdits, announced, wrongNotices, untold, gaps int
 }
 
-// judge compares the session's work after the interruption with its work before.
+// judge compares the session's work after the interruption with its work before the interruption.
 func (i *interruption) judge(t *testing.T, end way) (f faults) {
 	t.Helper()
 	f.tried = 1
@@ -379,8 +380,8 @@ func (i *interruption) archived(t *testing.T) {
 	}
 }
 
-// The test repeats a turn. Each time, it interrupts the turn after another record of the journal, by a
-// kill or a stop. The files of the session survive or are lost.
+// The test repeats a turn. Each time, it interrupts the turn after a different record of the
+// journal, by a kill or a stop. In some spaces, the files of the session are lost with the attempt.
 func TestNoCommandRunsTwiceAndEveryLossIsReported(t *testing.T) {
 	undisturbed := newInterruption(t, spaces[0])
 	undisturbed.nextAttempt(t, 1)
@@ -477,8 +478,8 @@ func TestALostRecordIsReportedToUserAndAgent(t *testing.T) {
 	}
 }
 
-// The agent still has its memory, so it continues the turn without a prompt. It is told about the
-// restoration with the next message.
+// The agent still has its memory, so it continues the turn without a prompt. The next message tells
+// the agent about the restoration.
 func TestARestorationDuringATurnIsReportedWithTheNextMessage(t *testing.T) {
 	t.Parallel()
 	i := newInterruption(t, spaces[2])

@@ -32,8 +32,8 @@ import (
 const (
 	// readyTimeout is how long a session waits for its tool servers before it becomes ready.
 	readyTimeout = 5 * time.Second
-	// toolsTimeout is how much longer the agent then waits for missing tool servers. The agent can
-	// still use a server that connects later.
+	// toolsTimeout is how long the agent waits for missing tool servers after the session has
+	// become ready. The agent can still use a server that connects later.
 	toolsTimeout = 25 * time.Second
 )
 
@@ -66,11 +66,12 @@ type run struct {
 	// gitURL and gitHeader configure git to use the git proxy. They are empty if the session has no
 	// token for the repository's host.
 	gitURL, gitHeader string
-	// local is the URL of the server for the agent.
+	// local is the URL of the loopback server that the agent uses.
 	local string
 	// secured is set if the session has a certificate. Tokens are then accepted only over TLS.
 	secured bool
-	// answering has a read lock for each response that must be sent before the process exits.
+	// A read lock on answering is held for each response that must be sent before the process
+	// exits.
 	answering sync.RWMutex
 	stopping  chan struct{}
 	readied   chan struct{} // closed when the session is ready
@@ -208,7 +209,7 @@ func (s *run) session(ctx context.Context) *session.Termination {
 		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")
 		settles(ctx, tools, toolsTimeout)
 	}
-	// Even a stopped session calls Run, because only Run makes the driver refuse messages.
+	// Do not return here if ctx has ended, because only drive.Run makes the driver refuse messages.
 	if ctx.Err() == nil {
 		// Each attempt reports missing servers again, because it opens new connections.
 		noticeMissing(drive, tools,
@@ -264,8 +265,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	s.set(func() { s.journal, s.endFile = events, records.File(endFile) })
 	s.ended = s.readPendingEnd()
-	// Restore the usage before the workspace is prepared. This attempt's ending then has the usage
-	// even if the preparation fails.
+	// Restore the usage before the workspace is prepared. This attempt's ending then contains the
+	// usage even if the preparation fails.
 	if err := s.restoreUsage(); err != nil {
 		s.log.Warn("the recorded usage of the model cannot be read", "error", err)
 	}
@@ -309,8 +310,8 @@ func settles(ctx context.Context, tools *router.Router, timeout time.Duration) b
 	return false
 }
 
-// noticeMissing tells the user about each tool server that is not connected. The error names only
-// the server's host, because its URL may contain a key.
+// noticeMissing tells the user about each tool server that is not connected. The text of server.Error
+// contains only the server's host, because the server's URL may contain a key.
 func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	for _, server := range tools.Health() {
 		if server.State != session.ToolServerConnected {

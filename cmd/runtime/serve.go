@@ -119,8 +119,8 @@ func keyCheck(key string) func(*http.Request) bool {
 	}
 }
 
-// with returns a handler that serves requests as soon as this part of the session exists. Before
-// that, it responds with status 503.
+// The function with returns a handler that serves requests as soon as this part of the session
+// exists. Before that, it responds with status 503.
 func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if found := get(s, part); found != nil {
@@ -172,7 +172,8 @@ func presentedKey(r *http.Request) string {
 }
 
 // awaitReady waits until the session is ready, but not longer than the timeout. A waiting probe
-// succeeds as soon as the session is ready. A failed probe would be repeated only a second later.
+// succeeds as soon as the session is ready. After a failed probe, the kubelet would wait a second
+// before the next probe.
 func (s *run) awaitReady(ctx context.Context, timeout time.Duration) {
 	select {
 	case <-s.readied:
@@ -208,7 +209,7 @@ func serverCertificate(store *secrets.Store) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// serve serves the session's endpoints and the agent's server.
+// serve serves the session's endpoints. It also starts the loopback server that the agent uses.
 func (s *run) serve(listener net.Listener) error {
 	if err := s.serveLocally(); err != nil {
 		return err

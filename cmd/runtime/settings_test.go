@@ -55,7 +55,7 @@ func asked(state session.State) func(*testing.T, *pod) {
 	}
 }
 
-// pixel is a PNG.
+// pixel is a PNG image of one pixel, in base64.
 const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 func imagesOf(request *scriptedmodel.Request) (images int) {
@@ -75,12 +75,12 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		steps  []scriptedmodel.Step
 		during func(*testing.T, *pod)
 		ends   session.State
-		// prompt has texts that the first model request must contain. events has texts that the
-		// journal must contain. file is the expected content of the file "made".
+		// prompt contains texts that must be in the first model request. events contains texts that
+		// must be in the journal. file is the expected content of the file "made".
 		prompt, events []string
 		file           string
-		// requests and images are the expected numbers of model requests and images. 0 is not
-		// checked.
+		// requests and images are the expected numbers of model requests and images. The test does
+		// not check a number that is 0.
 		requests, images int
 	}{
 		"language": {

@@ -23,14 +23,14 @@ const (
 	lastRetry  = 10 * time.Minute
 )
 
-// snapshots saves the work of a session whose workspace is scratch space. It saves to the archive,
-// after each turn and at the end.
+// snapshots saves the work of a session whose workspace is scratch space. It sends snapshots to the
+// archive after each turn and at the end of the session.
 type snapshots struct {
 	run    *run
 	save   func(ctx context.Context, contents snapshot.Contents) error
 	notice func(text string)
-	// stop ends the snapshots after turns. It waits for the current snapshot, and aborts it when
-	// ctx ends.
+	// stop ends the goroutine that takes a snapshot after each turn. It waits for the current
+	// snapshot, and aborts this snapshot when ctx ends.
 	stop func(ctx context.Context)
 	// refused is set if the archive accepts no more snapshots of this attempt.
 	refused bool

@@ -515,7 +515,8 @@ func TestAnAgentWhoseRestoredMemoryIsOldRepeatsNoWork(t *testing.T) {
 	}
 }
 
-// The snapshot has the question about a command. A later attempt starts the command and is lost.
+// The snapshot contains the agent's question whether it may run a command. A later attempt starts
+// the command and is lost.
 func TestACommandOfALostAttemptIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	ran := filepath.Join(t.TempDir(), "ran")
@@ -609,8 +610,8 @@ func TestASessionOnANewVolumeArchivesTheChangesOnThatVolume(t *testing.T) {
 	}
 }
 
-// Parley's own agent continues an interrupted turn without a prompt. It is told about the
-// restoration with the next message.
+// Parley's own agent continues an interrupted turn without a prompt. The next message tells the
+// agent about the restoration.
 func TestAnAgentLearnsOfARestorationDuringItsTurn(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")

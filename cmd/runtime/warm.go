@@ -54,7 +54,7 @@ type warmPod struct {
 
 func isWarm() bool { return os.Getenv(session.SecretVariable(session.BindKeyFile)) != "" }
 
-// newWarmPod removes the pod's key from the environment, like the secrets of a session.
+// newWarmPod removes the pod's key from the environment, so that no child process inherits the key.
 func newWarmPod(env environment) (*warmPod, error) {
 	store, err := secrets.Take(&session.Document{})
 	if err != nil {

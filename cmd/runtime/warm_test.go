@@ -26,14 +26,15 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// warmPod is the environment of a warm pod. Its bind has the document and the secrets.
+// warmPod is the environment of a warm pod. Its bind contains the document and the secrets.
 type warmPod struct {
 	*pod
 	key  []byte
 	bind session.Bind
 }
 
-// warm makes a pod warm: it has only its key. The document and the secrets come with the Bind.
+// warm turns a pod into a warm pod, which has only its own key. The document and the secrets come
+// with the Bind.
 func warm(t *testing.T, p *pod) *warmPod {
 	t.Helper()
 	w := &warmPod{pod: p, key: []byte("canary-bind-" + rand.Text()[:20]), bind: session.Bind{UID: "u1", Attempt: 1}}
@@ -58,7 +59,7 @@ func (p *warmPod) document(t *testing.T) []byte {
 	return text
 }
 
-// sealed returns the Bind after a change.
+// sealed applies a change to a copy of the Bind, and returns the copy in its sealed form.
 func (p *warmPod) sealed(t *testing.T, change func(*session.Bind)) []byte {
 	t.Helper()
 	bind := p.bind

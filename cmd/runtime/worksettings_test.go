@@ -17,7 +17,7 @@ import (
 )
 
 // recording is the JSON of a recorded session without its closing bracket, so that tests can append
-// events. Its result of the first action differs from the result in a replay.
+// events. The recorded result of the first action differs from its result in a replay.
 const recording = `[
 	{"source":"environment","observation":"agent_state_changed","content":"","extras":{"agent_state":"running"}},
 	{"source":"user","action":"message","args":{"content":"Make it."}},

@@ -19,8 +19,9 @@ func main() {
 }
 
 // run isolates the environment and runs the runtime. args are the names of the environment
-// variables that the pod sets. supervise.FromEnvironment may precede them. The names are arguments,
-// because an image can set variables but cannot change the arguments.
+// variables that the pod sets. The names are arguments, because an image can set variables but
+// cannot change the arguments. Outside of a pod, the first argument is the flag
+// supervise.FromEnvironment.
 func run(args []string) (code int, err error) {
 	outside := len(args) > 0 && args[0] == supervise.FromEnvironment
 	if outside {

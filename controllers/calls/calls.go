@@ -27,7 +27,7 @@ func New(limit int) *Pool {
 		running: map[string]bool{}}
 }
 
-// Done has an event for the Conversation of each call that has ended.
+// Done receives an event for the Conversation of each call that has ended.
 func (p *Pool) Done() <-chan event.GenericEvent { return p.done }
 
 // Busy reports whether the pool runs at least half of its maximum number of calls.

@@ -13,10 +13,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// An attempt is one pod's try at a session. The pod has the number of its attempt in a label, and
-// the status has the number of the current attempt. The end of a pod counts only if the pod has the
-// number of the current attempt; times are never compared. The first attempt needs no record. Each
-// later attempt is recorded before its objects are created or removed.
+// An attempt is one pod's try at a session. A label of the pod contains the number of its attempt,
+// and the status contains the number of the current attempt. The end of a pod counts only if the
+// pod has the number of the current attempt; times are never compared. The first attempt needs no
+// record. Each later attempt is recorded before its objects are created or removed.
 
 // Attempt returns the number of a session's current attempt.
 func Attempt(s v1alpha1.ConversationStatus) int32 { return max(1, s.Attempt) }
@@ -65,11 +65,12 @@ func PodRestarts(pod *corev1.Pod) int32 {
 	return 0
 }
 
-// IsWarm reports whether a pod was created as a warm pod. Its session must be bound.
+// IsWarm reports whether a pod was created as a warm pod. The manager must send the session to such
+// a pod.
 func IsWarm(pod *corev1.Pod) bool { return pod != nil && pod.Labels[v1alpha1.LabelWarm] != "" }
 
-// RecordedAsBound reports whether the status says that the session runs in this warm pod, since the
-// last restart of its process.
+// RecordedAsBound reports whether the status says that the session runs in this warm pod, and that
+// the pod's process has not restarted since then.
 func RecordedAsBound(s v1alpha1.ConversationStatus, pod *corev1.Pod) bool {
 	return s.State == v1alpha1.StateRunning && Ran(s) && s.PodName == pod.Name && s.PodRestarts == PodRestarts(pod)
 }
@@ -114,8 +115,8 @@ func processStarted(pod *corev1.Pod) bool {
 	return c != nil && (c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil)
 }
 
-// Exited returns the termination of the session's container; nil while the container runs. The
-// kubelet restarts a container that failed.
+// Exited returns the termination of the session's container; nil while the container runs. If the
+// container failed, the kubelet restarts it, and the result becomes nil again.
 func Exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	c := SessionStatus(pod)
 	if c == nil {

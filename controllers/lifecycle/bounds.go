@@ -51,9 +51,9 @@ func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 	return b
 }
 
-// StartedClass returns the recorded class of the current start, or of the last start if the session
-// has stopped. It returns nil if there is no record. No class is recorded before a start has a pod.
-// Until then, the class that the Conversation or its settings name applies.
+// StartedClass returns the recorded class of a session, or nil. The class is recorded when the
+// session gets its pod. Until then, the class that the Conversation or its settings name applies.
+// For a stopped session, StartedClass returns the class of the last start.
 func StartedClass(s v1alpha1.ConversationStatus) *v1alpha1.StartedClass {
 	if s.State == v1alpha1.StateStopped {
 		return s.SessionClass
@@ -62,7 +62,7 @@ func StartedClass(s v1alpha1.ConversationStatus) *v1alpha1.StartedClass {
 }
 
 // RecordedBounds returns the bounds that a class had when a session started. They lack the idle
-// timeout, which the session document has.
+// timeout, which is in the session document.
 func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
 	optional := func(d *metav1.Duration) *time.Duration {
 		if d == nil {
@@ -81,7 +81,7 @@ func RecordedBounds(c *v1alpha1.StartedClass) Bounds {
 	return b
 }
 
-// recordClass records the class of a start in the first status that is written after the pod was
+// recordClass records the class of a session in the first status that is written after the pod was
 // created. Until then, the pod's label names the class.
 func recordClass(status *v1alpha1.ConversationStatus, o Observation) {
 	before := o.Conversation.Status

@@ -118,7 +118,8 @@ func TestLifetimesBeyondTheLimitsOfAClassAreReduced(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits          *v1alpha1.LifetimeLimits
 		requested, want *metav1.Duration
-		// ttl is the wanted TTL if it differs from want: a zero TTL means at once, not endless.
+		// ttl is the expected TTL if it differs from the field want. A TTL of zero means an
+		// immediate deletion, while other limits of zero mean no limit.
 		ttl *metav1.Duration
 	}{
 		"no limits":       {nil, day, day, day},

@@ -46,7 +46,7 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 		set(v1alpha1.ConditionSettingsReady, false, v1alpha1.ReasonSettingsDeleted,
 			"UserSettings "+o.Conversation.Spec.UserSettingsName+" do not exist")
 	case v.State == v1alpha1.StateStopped:
-		// The references of a stopped session are not resolved.
+		// The manager does not check the references of a stopped session.
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionSettingsReady)
 	default:
 		set(v1alpha1.ConditionSettingsReady, true, v1alpha1.ReasonResolved, "")
@@ -82,7 +82,7 @@ var workspaceProblems = map[string]string{
 		"deleted",
 }
 
-// SetCondition sets one condition, with the generation of the object.
+// SetCondition sets one condition and its observedGeneration.
 func SetCondition(conditions *[]metav1.Condition, generation int64, name string, ok bool, reason,
 	message string) {
 	status := metav1.ConditionFalse

@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// withinDeadline stops a start that exceeds its deadline. A session that ran before is not stopped.
-// It is stalled, and waits for its node, its quota or its image without limit.
+// withinDeadline stops a session whose start exceeds the deadline. A session that ran before is not
+// stopped: it is stalled, and waits for its node, its quota or its image without limit.
 func (v Verdict) withinDeadline(o Observation) Verdict {
 	if !pastDeadline(o) {
 		return v

@@ -63,8 +63,8 @@ func setToNoon(conditions []metav1.Condition) {
 	}
 }
 
-// judgedObjects returns all states of the lifecycle, of both kinds, with the expected health of
-// each.
+// judgedObjects returns Conversations and UserSettings in all states of their lifecycle, with the
+// expected health of each.
 func judgedObjects(t *testing.T) (all []judgedObject) {
 	t.Helper()
 	for name, s := range states() {

@@ -20,7 +20,8 @@ const (
 // WorkspaceVolume is the volume of the session's files in a pod.
 const WorkspaceVolume = "workspace"
 
-// WorkspaceClaim returns the name of the PersistentVolumeClaim of a pod's workspace; empty without one.
+// WorkspaceClaim returns the name of the PersistentVolumeClaim of a pod's workspace; empty if there
+// is no claim.
 func WorkspaceClaim(pod *corev1.Pod) string {
 	if pod == nil {
 		return ""
@@ -95,7 +96,7 @@ func podStep(o Observation) (reason, message string, since time.Time) {
 			if at.IsZero() {
 				at = scheduled.LastTransitionTime.Time
 			}
-			if o.Warm.ClaimTime.After(at) { // the container runs for longer than the session
+			if o.Warm.ClaimTime.After(at) { // the container is older than the session
 				at = o.Warm.ClaimTime
 			}
 			return reason, message, at

@@ -55,7 +55,8 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	if !o.SettingsExist && everRan(before) && status.SettingsUID == "" {
 		status.SettingsUID = deletedSettings
 	}
-	// After settings without an owner get an owner, their Conversations belong to the owner.
+	// If settings that had no owner get an owner, their Conversations belong to this owner from
+	// then on.
 	if o.SettingsExist && status.SettingsUID != "" {
 		status.Owner = o.SettingsOwner
 	}
@@ -66,7 +67,8 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	return status
 }
 
-// hostname returns the hostname of the session's pod. A warm pod is older than its session.
+// hostname returns the hostname of the session's pod. The hostname of a warm pod is the pod's own
+// name, because the pod was created before its session.
 func hostname(o Observation) string {
 	if IsWarm(o.Pod) {
 		return o.Pod.Name
@@ -77,8 +79,8 @@ func hostname(o Observation) string {
 // WorkspaceName returns the default name of the PersistentVolumeClaim of a Conversation's workspace.
 func WorkspaceName(conversation string) string { return conversation + "-workspace" }
 
-// record adds facts that may be unknown later to a status that is written anyway: the class of the
-// start, the UID and owner of the settings, the pod and its volume.
+// When a status is written anyway, record adds facts that may be unknown later: the class of the
+// session, the UID and owner of the settings, the pod and its volume.
 func record(status *v1alpha1.ConversationStatus, o Observation) {
 	recordClass(status, o)
 	if status.State == v1alpha1.StateRunning || IsWarm(o.Pod) {

@@ -29,8 +29,8 @@ type SessionKey struct {
 	Blocker *Blocker
 }
 
-// NewSettingsStatus returns the status of settings with resolved references. blockers has an entry
-// for each condition with references; nil means that all references resolve.
+// NewSettingsStatus returns the status of settings after their references were checked. blockers
+// contains an entry for each condition with references; nil means that all references resolve.
 func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	blockers map[string]*Blocker) v1alpha1.UserSettingsStatus {
 	status := *settings.Status.DeepCopy()

@@ -33,7 +33,8 @@ type Observation struct {
 	ClassName   string
 	ClassBounds Bounds
 	// SettingsExist reports whether the UserSettings that the Conversation belongs to exist, and
-	// SettingsUID is their UID. Recreated UserSettings are other UserSettings.
+	// SettingsUID is their UID. UserSettings that were deleted and created again have another UID,
+	// and count as different UserSettings.
 	SettingsExist bool
 	SettingsUID   types.UID
 	// SettingsOwner is the username of the owner of these UserSettings; empty without an owner.
@@ -71,22 +72,23 @@ type Observation struct {
 	// reports can be read.
 	Turn      *v1alpha1.ConversationTurn
 	TurnKnown bool
-	// NoModel says that the session lacks the model that its agent needs. ModelSet says that a
-	// start was prepared and does not lack a model.
+	// NoModel says that the session lacks the model that its agent needs. ModelSet says that the
+	// start of the session was prepared and that it has the model.
 	NoModel, ModelSet bool
 	Now               time.Time
 }
 
 // Warm is the observation of the warm pod that a session claimed. It is empty for other sessions.
 type Warm struct {
-	// ClaimTime is when the session claimed its pod. The pod is older.
+	// ClaimTime is when the session claimed its pod. The pod was created earlier.
 	ClaimTime time.Time
-	// Unbound says that the session is not known to be ready in its pod.
+	// Unbound says that the manager does not know yet whether the session is ready in its pod.
 	Unbound bool
 	// Refused says that the pod refused the session.
 	Refused bool
-	// Gone says that the claimed pod no longer exists, confirmed by a read past the cache, and that
-	// the session is not known to have run in it.
+	// Gone says that the claimed pod no longer exists, and that, as far as the manager knows, the
+	// session never ran in it. The manager has checked with a read past the cache that the pod is
+	// gone.
 	Gone bool
 }
 
@@ -110,7 +112,8 @@ type Verdict struct {
 	Since time.Time
 	// Stalled says that the session makes no progress until a user acts.
 	Stalled bool
-	// Blocked says that a start has a blocker, such as a missing object, that may last long.
+	// Blocked says that something, such as a missing object, blocks the start, possibly for a long
+	// time.
 	Blocked bool
 	// Next is set if another attempt begins.
 	Next *NextAttempt
@@ -142,7 +145,7 @@ var ladder = []rung{
 }
 
 // Judge derives the state of a session. The previous state is never an input. From the status,
-// Judge reads only the record of attempts, the reason of an end, and the reason for which a start
+// Judge reads only the record of attempts, the reason of an end, and the reason why the session
 // waited.
 func Judge(o Observation) Verdict {
 	for _, r := range ladder {
@@ -160,8 +163,9 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.Next != nil || v.State == v1alpha1.StateStopped && (status.State != v.State || status.Reason != v.Reason)
 }
 
-// NeedsStart reports whether a start must be prepared now. A start that exceeded its deadline is
-// prepared one more time. If it turns out to wait for settings or a slot, it is not stopped.
+// NeedsStart reports whether the start of the session must be prepared now. A start that exceeded
+// its deadline is prepared one more time, because a session that only waits for its settings or for
+// a slot is not stopped.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
 	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected && UntilRetry(o) == 0
@@ -181,21 +185,22 @@ func suspended(o Observation) (Verdict, bool) {
 	return stopped(v1alpha1.ReasonSuspended, "spec.suspend is set", RemovePod), o.Conversation.Spec.Suspend
 }
 
-// endings are the reasons after which a session starts again only on request. The record in the
-// status outlives the pod, which may be garbage collected at any time.
+// endings are the reasons after which a session starts again only on request. The status records
+// the reason, because the pod may be garbage collected at any time.
 var endings = []string{
 	v1alpha1.ReasonIdle, v1alpha1.ReasonCompleted, v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonMaxDuration,
 	v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsDeleted,
 }
 
-// failures are the reasons of a stopped session for which a user has to act.
+// failures are the reasons of a stop after which a user has to act.
 var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
 	v1alpha1.ReasonSettingsMissing, v1alpha1.ReasonSettingsDeleted}
 
 // retriedReasons are the reasons for which a start is retried on a timer, without an event.
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
 
-// missingInputs are the reasons of a start that lacks an input, or that its class does not allow.
+// missingInputs are the reasons of a session that cannot start because it lacks an input, or
+// because its class does not allow it.
 var missingInputs = []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonSettingsMissing,
 	v1alpha1.ReasonNotAllowed}
 
@@ -374,7 +379,7 @@ func starting(o Observation) (Verdict, bool) {
 	return v.withinDeadline(o), true
 }
 
-// BlockedBy returns the verdict for a start with a blocker.
+// BlockedBy returns the verdict for a session whose start is blocked.
 func (v Verdict) BlockedBy(o Observation, b *Blocker) Verdict {
 	v.Reason, v.Message, v.Since, v.Blocked = b.Reason, b.Message, time.Time{}, true
 	v.Stalled = b.Reason == v1alpha1.ReasonForeignObject || b.Reason == v1alpha1.ReasonNotAllowed

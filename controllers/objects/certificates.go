@@ -123,7 +123,7 @@ func (a *Authority) issue(host string, now, until time.Time) (certificates, key 
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), nil
 }
 
-// addServerCertificate adds the certificate with which a session serves the facade. The host in the
+// addServerCertificate adds the certificate that a session uses for HTTPS. The host in the
 // certificate is the Conversation's UID. The certificate is valid as long as its authority, because
 // a session may run without a limit.
 func (a *Authority) addServerCertificate(data map[string][]byte, uid string, now time.Time) error {

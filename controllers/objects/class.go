@@ -46,8 +46,8 @@ func ClassName(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) st
 }
 
 // lifetime returns the default of the class. If the class has none, it returns the operator's
-// default, limited to the maximum of the class. Admission and the start check the value in a
-// Conversation against that maximum.
+// default, limited to the maximum of the class. The value in a Conversation is checked against that
+// maximum at admission, and again when the session starts.
 func lifetime(class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
 	switch {
 	case class != nil && class.Default != nil:
@@ -91,7 +91,8 @@ func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserS
 
 // NotAllowed returns a blocker that names the first field that the class or the user's confirmation
 // mode does not allow; nil if the session may start. The class may have changed since admission.
-// Lifetimes are checked at the first attempt of a start; later attempts keep the recorded limits.
+// Lifetimes are checked at the first attempt after a user started the session; later attempts keep
+// the recorded limits.
 func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	agent *session.Agent) *lifecycle.Blocker {
 	errs := c.Spec.ConversationErrors(c.Name, &conversation.Spec)

@@ -21,8 +21,8 @@ type SecretFile struct {
 	Key string
 }
 
-// Document returns the session document and only the secrets that the session needs for it.
-// searchServer is the URL of the web search tool server; empty if there is none.
+// Document returns the session document, and the secrets that the session needs, but no other
+// secrets. searchServer is the URL of the web search tool server; empty if there is none.
 func Document(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, bounds lifecycle.Bounds,
 	searchServer string) (session.Document, []SecretFile) {
 	doc := session.Document{
@@ -68,7 +68,8 @@ func Document(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, bou
 	return doc, files
 }
 
-// repository returns the repository to clone, with the token of its provider only.
+// repository returns the repository to clone. It refers to the token of the repository's provider,
+// and to no other token.
 func repository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	token func(int, *v1alpha1.SecretKeyRef) string) *session.Repository {
 	name, provider := c.Spec.EffectiveRepository()

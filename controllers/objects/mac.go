@@ -35,7 +35,8 @@ func secretMAC(key []byte, owner types.UID, secret *corev1.Secret) ([]byte, erro
 	write([]byte(secret.Labels[v1alpha1.LabelAttempt]))
 	write([]byte(secret.Annotations[AnnotationInputs]))
 	write([]byte(secret.Labels[v1alpha1.LabelModel]))
-	// Secrets without a claim have the same MAC as in earlier versions.
+	// Write the claim only if there is one. Secrets without a claim thus keep the MAC that earlier
+	// versions computed.
 	if claim := secret.Annotations[v1alpha1.AnnotationPod]; claim != "" {
 		write([]byte(v1alpha1.AnnotationPod))
 		write([]byte(claim))
@@ -47,8 +48,8 @@ func secretMAC(key []byte, owner types.UID, secret *corev1.Secret) ([]byte, erro
 	return mac.Sum(nil), nil
 }
 
-// sign adds the MAC to a session's Secret, with the first key. Without a first key, the Secret
-// stays unsigned.
+// sign computes the MAC of a session's Secret with the first key, and adds the MAC to the Secret.
+// If there is no first key, the Secret stays unsigned.
 func sign(secret *corev1.Secret, owner types.UID, keys ...[]byte) error {
 	if len(keys) == 0 || len(keys[0]) == 0 {
 		return nil

@@ -32,7 +32,7 @@ const (
 	attemptVariable, ranAttemptVariable = "PARLEY_ATTEMPT", "PARLEY_RAN_ATTEMPT"
 )
 
-// Start holds the inputs of a session's start.
+// Start holds the values that are needed to start a session.
 type Start struct {
 	Settings *v1alpha1.UserSettingsSpec
 	// Requested are the settings without the defaults of the class.
@@ -124,9 +124,9 @@ func addSecretLabels(labels map[string]string, secret *corev1.Secret) {
 	}
 }
 
-// podSecurity satisfies the restricted Pod Security Standard, with the user ID of the class. A
-// volume of a claim gets the group of this user. Scratch space needs no group, because all users in
-// the pod may write to it.
+// podSecurity satisfies the restricted Pod Security Standard, with the user ID of the class. The
+// volume of a PersistentVolumeClaim gets the group of this user. Scratch space needs no group,
+// because all users in the pod may write to it.
 func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecurityContext {
 	security := &corev1.PodSecurityContext{
 		RunAsNonRoot:   ptr.To(true),
@@ -147,7 +147,7 @@ func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecur
 
 func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, class Class) {
 	main.Command = []string{supervisorProgram}
-	if main.Image == runtimeImage { // it has the programs, and they write only to volumes
+	if main.Image == runtimeImage { // this image contains the programs, which write only to volumes
 		main.SecurityContext.ReadOnlyRootFilesystem = ptr.To(true)
 		addScratch(pod, main, "tmp", "/tmp", class)
 	} else {
@@ -163,8 +163,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 			ReadOnly: true})
 		main.Command = []string{session.BinDir + supervisorProgram}
 	}
-	// The command names the variables that the operator sets. The supervisor ignores all others,
-	// because the image may have set them.
+	// The arguments name the variables that the operator sets. The supervisor does not use other
+	// variables, because the image may have set them.
 	for _, variable := range main.Env {
 		if variable.ValueFrom == nil {
 			main.Command = append(main.Command, variable.Name)
@@ -355,8 +355,8 @@ func volumes(c *v1alpha1.Conversation, start *Start) []corev1.Volume {
 	return list
 }
 
-// imageSources projects the session's images from ConfigMaps into files. The session document has
-// the names of these files.
+// imageSources projects the session's images from ConfigMaps into files. The session document
+// contains the names of these files.
 func imageSources(c *v1alpha1.Conversation) (sources []corev1.VolumeProjection) {
 	for i, image := range c.Spec.Images {
 		if ref := image.ConfigMapKeyRef; ref != nil {

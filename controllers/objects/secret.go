@@ -91,7 +91,7 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 	if err := addSnapshotKeys(data, &in.Document, in.SnapshotSecrets...); err != nil {
 		return nil, err
 	}
-	// An image with its own entry point serves, if at all, without a certificate.
+	// An image with its own entry point does not use a certificate of Parley.
 	if in.Authority != nil && in.Document.Settings.SandboxRuntimeContainerImage == nil {
 		if err := in.Authority.addServerCertificate(data, in.Document.UID, now); err != nil {
 			return nil, err
@@ -181,8 +181,9 @@ func addSnapshotKeys(data map[string][]byte, doc *session.Document, secrets ...[
 	return nil
 }
 
-// MoveToScratch changes the start of a session that lost its volume. It replaces the session's
-// Secret, so that the session takes snapshots. A start on scratch space stays as it is.
+// MoveToScratch lets a session that lost its volume start on scratch space. It replaces the
+// session's Secret, so that the session takes snapshots. If the session already uses scratch space,
+// nothing changes.
 func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte) error {
 	doc, err := documentIn(s.Secret)
 	if err != nil || doc.Scratch {
@@ -205,7 +206,8 @@ func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte)
 	return sign(secret, conversation, snapshotSecrets...)
 }
 
-// StartFromSecret returns a start with the settings in the authentic Secret of the previous attempt.
+// StartFromSecret returns a Start with the settings in the session's Secret. The caller must have
+// checked that the Secret is authentic.
 func StartFromSecret(secret *corev1.Secret) (*Start, error) {
 	doc, err := documentIn(secret)
 	if err != nil {

@@ -114,7 +114,7 @@ func (w *WarmPods) Pod() *corev1.Pod {
 	pod.Labels[v1alpha1.LabelProtocol], pod.Labels[v1alpha1.LabelWarm] = v1alpha1.ProtocolHTTP, w.Hash
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(w.Owner,
 		v1alpha1.SchemeGroupVersion.WithKind("SessionClass"))}
-	pod.OwnerReferences[0].BlockOwnerDeletion = nil // would need a right on the class
+	pod.OwnerReferences[0].BlockOwnerDeletion = nil // the value true would need a right on the class
 	pod.Spec.Hostname = pod.Name
 	for i := range pod.Spec.Volumes {
 		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
@@ -143,13 +143,13 @@ func (w *WarmPods) Secret(pod *corev1.Pod, keys ...[]byte) (*corev1.Secret, erro
 }
 
 // signedPod returns the identity of a warm pod in the MAC of its Secret. The identity includes the
-// class and the template, because others may change the labels of the pod.
+// class and the template, because other users may change the labels of the pod.
 func signedPod(pod *corev1.Pod) types.UID {
 	return types.UID(string(pod.UID) + "/" + pod.Labels[v1alpha1.LabelSessionClass] + "/" + pod.Labels[v1alpha1.LabelWarm])
 }
 
-// BindKey returns the key in the Secret of a warm pod. It is nil if the manager did not create the
-// Secret for this pod, with the same class and template.
+// BindKey returns the key in the Secret of a warm pod. It is nil unless the manager created the
+// Secret for this pod, and the pod's class and template have not changed since then.
 func BindKey(secret *corev1.Secret, pod *corev1.Pod, keys ...[]byte) []byte {
 	if secret.Type != v1alpha1.SecretTypeWarm || !Authentic(secret, signedPod(pod), keys...) {
 		return nil

@@ -12,7 +12,7 @@ type Room struct {
 	// Waits is set if a session waits for a slot. First is the name of the first waiting session.
 	Waits bool
 	First types.NamespacedName
-	// Running are the sessions that have a slot and that do not leave.
+	// Running are the sessions that have a slot and that do not end soon.
 	Running []types.NamespacedName
 	// Needed is the number of running sessions that should end to make room.
 	Needed int
@@ -34,7 +34,7 @@ func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName
 	for _, w := range a.waiting {
 		switch {
 		case taken < int(w.limit):
-			taken++ // it gets the slot of a session that leaves
+			taken++ // this session gets a free slot, or the slot of a session that ends soon
 		case taken == int(w.limit):
 			room.Needed++
 		}

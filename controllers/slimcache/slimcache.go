@@ -17,7 +17,7 @@ import (
 )
 
 // MaxText is the maximum number of bytes of one text in a cached spec. A spec with a longer text is
-// truncated in the cache; a start reads the complete spec.
+// truncated in the cache. The manager reads the complete spec when it starts the session.
 const MaxText = 1024
 
 const (
@@ -44,7 +44,7 @@ const (
 )
 
 // AnySecret replaces the names of all Secrets in a cached spec that refers to too many Secrets. A
-// change of any Secret in the namespace then concerns the object.
+// change of any Secret in the namespace then causes a reconcile of the object.
 const AnySecret = "*"
 
 // annotationTruncated marks an object with a truncated spec. It exists only in the cache.
@@ -122,7 +122,7 @@ func trimConversation(c *v1alpha1.Conversation) {
 	truncate(&c.Status, maxMessage)
 	for i := range c.Status.Conditions {
 		if condition := &c.Status.Conditions[i]; condition.Message == c.Status.Message {
-			condition.Message = c.Status.Message // shares its memory
+			condition.Message = c.Status.Message // both share one string in memory
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 )
 
-// defaultMaxOutput limits an answer, in tokens, if the settings have no limit. The messages API
+// defaultMaxOutput limits an answer, in tokens, if the settings contain no limit. The messages API
 // requires a limit, and all current models support this value.
 const defaultMaxOutput = 16000
 
@@ -103,7 +103,8 @@ func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 		p.System = []anthropic.TextBlockParam{{Text: r.System, CacheControl: cached}}
 	}
 	for i, tool := range r.Tools {
-		// The SDK writes unknown fields in random order, which would invalidate the cache.
+		// Encode the schema here. The SDK would write the fields that it does not know in random
+		// order, and any change of the order invalidates the cache.
 		encoded, _ := json.Marshal(tool.Schema) // cannot fail: schemas come from JSON or from this program
 		schema := param.Override[anthropic.ToolInputSchemaParam](json.RawMessage(encoded))
 		t := &anthropic.ToolParam{Name: tool.Name, Description: param.NewOpt(tool.Description), InputSchema: schema}

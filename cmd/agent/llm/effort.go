@@ -8,8 +8,8 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 )
 
-// thinkingBudgets has the number of tokens that Claude may spend on thinking, by reasoning effort.
-// The tokens of the answer are not included.
+// thinkingBudgets maps each reasoning effort to the number of tokens that Claude may spend on
+// thinking. The tokens of the answer are counted in addition.
 var thinkingBudgets = map[string]int64{"minimal": 1024, "low": 2048, "medium": 6000, "high": 12000, "xhigh": 16000}
 
 // takesBudget matches the Claude models that take a thinking budget in tokens. Later models take
@@ -44,7 +44,7 @@ func (m *anthropicModel) setEffort(p *anthropic.MessageNewParams, messages []Mes
 
 // mayThink reports whether a request with these messages may enable thinking. If the messages end
 // with tool results, Claude requires that the message with the tool calls begins with signed
-// thinking. Messages of other models, and messages from recordings, have no signature.
+// thinking. Messages of other models, and messages replayed from recordings, contain no signature.
 func mayThink(messages []Message) bool {
 	results := false
 	for _, message := range slices.Backward(messages) {

@@ -27,7 +27,7 @@ const (
 	Network        Kind = "network"
 	Provider       Kind = "provider"
 	Unusable       Kind = "unusable"
-	// Stuck is reported by the agent, not by the provider: the model repeats itself.
+	// Stuck means that the model repeats itself. The agent reports this error, not the provider.
 	Stuck Kind = "stuck"
 )
 
@@ -183,7 +183,7 @@ func (r providerError) kindAndMessage() (Kind, string) {
 }
 
 // tooLong reports whether the request was too long for the model. It also checks the message,
-// because Anthropic and several servers of OpenAI's API have no error code for this.
+// because Anthropic and several OpenAI-compatible servers return no error code for this.
 func (r providerError) tooLong() bool {
 	switch r.status {
 	case http.StatusRequestEntityTooLarge:
@@ -195,7 +195,8 @@ func (r providerError) tooLong() bool {
 	return r.code == "context_length_exceeded"
 }
 
-// quote returns the provider's message on one line, without the key; empty if it is too long.
+// quote returns the provider's message on one line and without the key. If the message is too long,
+// quote returns an empty string.
 func (r providerError) quote(key string) string {
 	quote := strings.Join(strings.Fields(r.message), " ")
 	if key != "" {

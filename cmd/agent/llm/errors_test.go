@@ -50,7 +50,8 @@ func TestErrorsSayWhetherAndWhenToRetry(t *testing.T) {
 	}
 }
 
-// The runtime masks secrets in error messages. It cannot recognise a part of a secret.
+// The runtime masks secrets in error messages, but cannot recognise a part of a secret in a
+// truncated message.
 func TestErrorsQuoteAMessageCompletelyOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	for name, secret := range map[string]string{

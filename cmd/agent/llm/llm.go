@@ -21,8 +21,8 @@ const (
 type Message struct {
 	Role  Role   `json:"role"`
 	Parts []Part `json:"parts"`
-	// Model is the name of the model that wrote the message. Returned is sent back to the same
-	// model only.
+	// Model is the name of the model that wrote the message. Returned is sent back only to this
+	// model.
 	Model    string   `json:"model,omitempty"`
 	Returned Returned `json:"returned,omitempty"`
 }
@@ -79,9 +79,9 @@ type Request struct {
 	System   string
 	Messages []Message
 	Tools    []Tool
-	// Window is the model's context window in tokens; 0 if it is unknown. An answer may have at
-	// most a fifth of the window. The APIs reject a request if the longest allowed answer would not
-	// fit into the window.
+	// Window is the model's context window in tokens; 0 if it is unknown. An answer may use at most
+	// a fifth of the window. The APIs reject a request if the longest allowed answer would not fit
+	// into the window.
 	Window int
 }
 
@@ -183,8 +183,8 @@ func (c *Call) arguments() json.RawMessage {
 	return json.RawMessage(c.Input)
 }
 
-// mergeRoles joins adjacent messages of the same role. Results come before texts, as Anthropic
-// requires.
+// mergeRoles joins adjacent messages of the same role. It puts tool results before texts, as
+// Anthropic requires.
 func mergeRoles(messages []Message) []Message {
 	var out []Message
 	for _, m := range messages {

@@ -54,7 +54,7 @@ func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer,
 	return answer, nil
 }
 
-// chatAnswer accumulates the chunks of an answer. The SDK's accumulator rejects chunks of
+// chatAnswer accumulates the chunks of an answer. The SDK's accumulator rejects some answers of
 // servers other than OpenAI's, for example if the chunks of one answer have different IDs.
 type chatAnswer struct {
 	text, thought strings.Builder
@@ -96,8 +96,8 @@ func (a *chatAnswer) add(chunk openai.ChatCompletionChunk, sink Sink) {
 	}
 }
 
-// call returns the call that a chunk belongs to. Some servers give all calls the index 0 and
-// different IDs.
+// call returns the call that a chunk belongs to. It compares the index and the ID, because some
+// servers give all calls the index 0.
 func (a *chatAnswer) call(index int64, id string) *Call {
 	for i := len(a.calls) - 1; i >= 0; i-- {
 		if a.indexes[i] == index && (id == "" || a.calls[i].ID == "" || a.calls[i].ID == id) {

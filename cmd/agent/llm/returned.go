@@ -80,9 +80,9 @@ func (r Returned) add(extra map[string]any) {
 // model made.
 const unsigned = `{"google":{"thought_signature":"skip_thought_signature_validator"}}`
 
-// extraOfCall returns the extra fields of a call. They include the call's Returned fields only if
-// own is true: the model that gets the request also made the call. Gemini 3 requires a signature in
-// the first call of a message.
+// extraOfCall returns the extra fields of a call. The parameter own is true if the model that gets
+// the request also made the call. Only then do the extra fields include the call's Returned fields.
+// Gemini 3 requires a signature in the first call of a message.
 func (m *openAIModel) extraOfCall(call *Call, first, own bool) map[string]any {
 	extra := map[string]any{}
 	if own {

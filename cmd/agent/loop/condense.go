@@ -37,8 +37,9 @@ const (
 	// refused the request as too long. It is small because the estimate may be far too low: the
 	// summary may save many more tokens.
 	minSaved = 200
-	// maxOverflows limits the summaries for one request that the provider refuses as too long.
-	// maxSummaries limits the tries to get one summary from the model.
+	// maxOverflows limits how many times the agent summarises the history for one request that the
+	// provider refuses as too long. maxSummaries limits the tries to get one summary from the
+	// model.
 	maxOverflows, maxSummaries = 3, 3
 )
 
@@ -48,7 +49,8 @@ what the user wants, with all conditions that were stated; what was done and fou
 	`and commands; what was decided and why; what failed; what is left to do. Include everything that the rest of ` +
 	`the work needs, and nothing else.`
 
-// window returns the context window from the provider's errors, from the settings, or the default.
+// window returns the model's context window. It prefers the window learned from provider errors,
+// then the window in the settings, then the default.
 func (s *Session) window() int {
 	return cmp.Or(s.state.windows[s.options.ModelName], max(0, s.options.ContextWindow), defaultWindow)
 }
@@ -94,9 +96,10 @@ func estimate(messages []llm.Message) int {
 }
 
 // overflow handles the provider's error for a request that is too long. If the request has too many
-// bytes, it first removes older images. Otherwise, it records the context window and summarises the
-// history. If no summary can make the request fit, it returns an error that tells the user why. The
-// parameter times is the number of earlier overflows of the same request.
+// bytes and contains older images, overflow removes these images. Otherwise, it records the learned
+// context window and summarises the history. If no summary can make the request fit, it returns an
+// error that tells the user why. The parameter times is the number of earlier overflows of the same
+// request.
 func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) error {
 	if failure.TooLarge {
 		if removed, err := s.removeOlderImages(); removed || err != nil {
@@ -151,8 +154,8 @@ func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err
 // maxSummary is the maximum size of a summary in tokens.
 func (s *Session) maxSummary() int { return s.window() / 8 }
 
-// planCondensation returns the record of a condensation without its summary. It tries to leave 40%
-// of the context free, and therefore may keep few recent messages, or none.
+// planCondensation returns the record of a condensation. The caller adds the summary. The plan
+// tries to leave 40% of the context free, and therefore may keep few recent messages, or none.
 func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	window, history := s.window(), s.state.history
 	r := turnlog.Record{Kind: turnlog.KindCondensed, MaxFirst: window / 16 * charactersPerToken}
@@ -207,9 +210,9 @@ func (s *Session) summarise(ctx context.Context, older []llm.Message) (string, e
 	}
 }
 
-// messagesToKeep returns how many recent messages a condensation keeps. It keeps at most half of
-// the exchanges, with at most bound tokens. It keeps only complete exchanges, so that results stay
-// with their calls.
+// messagesToKeep returns how many recent messages a condensation keeps. The parameter bound limits
+// the tokens of these messages. A condensation keeps at most half of the exchanges. It keeps only
+// complete exchanges, so that results stay with their calls.
 func messagesToKeep(history []llm.Message, bound int) int {
 	var starts []int
 	for i := len(history) - 1; i > 0; i-- {
@@ -261,8 +264,8 @@ func (s *state) isLatest(part llm.Part) bool {
 
 const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
 
-// head returns one message with the user's messages that a condensation keeps. These are the whole
-// latest message, and the beginning and the end of the first message.
+// head joins those messages of the user that a condensation keeps into one message. The result
+// contains the whole latest message, and the beginning and the end of the first message.
 func (s *state) head(r turnlog.Record) []llm.Message {
 	head := llm.Message{Role: llm.User}
 	switch {

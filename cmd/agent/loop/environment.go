@@ -18,7 +18,7 @@ import (
 const (
 	// gitTimeout limits the wait for the state of the repository.
 	gitTimeout = 2 * time.Second
-	// maxFact limits each name in the description of the environment, in characters.
+	// maxFact limits the length, in characters, of each name in the description of the environment.
 	maxFact = 200
 )
 
@@ -89,7 +89,7 @@ func describeRepository(ctx context.Context, dir string) string {
 }
 
 // remoteName returns the host and the path of a remote. It leaves out the user, which may be a
-// token. A remote without a host has no name.
+// token. For a remote without a host, it returns an empty string.
 func remoteName(remote string) string {
 	remote = strings.TrimSuffix(remote, ".git")
 	if u, err := url.Parse(remote); err == nil && u.Host != "" {

@@ -27,15 +27,15 @@ const (
 	maxMicroagents = 200
 	// maxLevels limits the levels of directories that are searched for instructions.
 	maxLevels = 32
-	// maxProblems limits the notices about files of instructions that the user gets at a time.
+	// maxProblems limits how many notices about instruction files the user gets at a time.
 	maxProblems = 10
 )
 
 // instructions is a file of instructions in the repository.
 type instructions struct {
 	name, text string
-	// triggers are words: the instructions apply to messages that contain one of them. Instructions
-	// without triggers apply to every message.
+	// triggers are words. The instructions apply to each message that contains one of these words.
+	// Instructions without triggers apply to every message.
 	triggers []string
 }
 
@@ -47,8 +47,8 @@ type reader struct {
 	problems []string
 }
 
-// openReader returns a reader for a directory. A directory that cannot be opened has no
-// instructions.
+// openReader returns a reader for a directory. If the directory cannot be opened, the reader finds
+// no instructions.
 func openReader(dir string) *reader {
 	root, _ := os.OpenRoot(dir) // nil if the directory cannot be opened
 	return &reader{root: root}
@@ -66,7 +66,8 @@ func (r *reader) problem(format string, args ...any) {
 	}
 }
 
-// read returns the text of a file, shortened if it is too long, or nothing if there is no such file.
+// read returns the text of a file, shortened if it is too long. If there is no such file, it
+// returns an empty string.
 func (r *reader) read(name string) string {
 	if r.root == nil {
 		return ""
@@ -94,8 +95,8 @@ func (r *reader) read(name string) string {
 	return strings.TrimSpace(tools.Cut(text, maxInstructions))
 }
 
-// directory reads AGENTS.md and CLAUDE.md of a directory. CLAUDE.md is often a copy of AGENTS.md, or
-// a link to it.
+// directory reads AGENTS.md and CLAUDE.md of a directory. It omits a CLAUDE.md that is a copy of
+// AGENTS.md or a link to AGENTS.md.
 func (r *reader) directory(dir string) (found []instructions) {
 	for _, name := range []string{"AGENTS.md", "CLAUDE.md"} {
 		file := instructions{name: path.Join(dir, name)}
@@ -202,14 +203,14 @@ func (s *Session) entered(paths []string) (learned []turnlog.Knowledge, problems
 	return learned, r.problems
 }
 
-// instructionLimit is the maximum size, in characters, of the instructions for all messages. The
-// same limit applies to each result of the methods triggered and entered.
+// instructionLimit is the maximum size, in characters, of the instructions that apply to all
+// messages. The same limit applies to all other instructions in the history together.
 func (s *Session) instructionLimit() int {
 	return min(maxAllInstructions, s.window()/8*charactersPerToken)
 }
 
-// instructions returns the instructions for all messages. If the model has no room for them, they
-// are shortened, and the returned notice tells the user.
+// instructions returns the instructions that apply to all messages. If they are too long for the
+// model, it shortens them, and the returned notice tells the user.
 func (s *Session) instructions() (text, notice string) {
 	limit := s.instructionLimit()
 	if len(s.state.instructions) <= limit {
@@ -251,7 +252,7 @@ func (r *reader) isRepository(dir string) bool {
 
 // directories returns the directories between cwd and the paths, outer directories first. It leaves
 // out hidden directories and dependencies. It also leaves out other repositories, because their
-// instructions are for other people.
+// instructions address other developers.
 func directories(cwd string, paths []string, isRepository func(dir string) bool) (list []string) {
 	for _, file := range paths {
 		relative, err := filepath.Rel(cwd, file)
@@ -272,7 +273,8 @@ func directories(cwd string, paths []string, isRepository func(dir string) bool)
 	return list
 }
 
-// announce sends each of these notices to the user, unless the user has received it.
+// announce sends each of these notices to the user, except those that the user has already
+// received.
 func (s *Session) announce(notices ...string) error {
 	for _, text := range notices {
 		if text == "" || s.state.notices[text] {

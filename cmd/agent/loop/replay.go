@@ -78,8 +78,8 @@ func ReadRecording(content []byte) ([]Event, error) {
 	return events, nil
 }
 
-// replayable holds the actions that are replayed. All others concern the service that recorded
-// them.
+// replayable holds the actions that are replayed. All other actions concern the service that made
+// the recording.
 var replayable = map[string]bool{
 	"message": true, "run": true, "read": true, "write": true, "edit": true, "call_tool_mcp": true, "think": true,
 	"task_tracking": true, "finish": true,

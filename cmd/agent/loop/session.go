@@ -38,7 +38,7 @@ type Options struct {
 	Confirm bool
 	// RateActions makes the model rate the risk of each action.
 	RateActions bool
-	// Recording is replayed with the first prompt of a session.
+	// Recording is replayed when a session receives its first prompt.
 	Recording []Event
 	// Synced is set by tests; see turnlog.Log.
 	Synced func(records int)
@@ -46,8 +46,8 @@ type Options struct {
 	Clock Clock
 }
 
-// with returns the options of one session. It enables the extensions that the client requests in
-// meta.
+// The method with returns the options of one session. It enables the extensions that the client
+// requests in meta.
 func (o Options) with(meta acp.Meta) Options {
 	asks, _ := meta[acp.MetaAsks].(bool)
 	o.Confirm = o.Confirm || asks
@@ -74,11 +74,11 @@ type Session struct {
 
 const kindImage = "image"
 
-// errNoModel names the setting both as in the HTTP API and as in the cluster's API.
+// errNoModel contains the names of the setting in the HTTP API and in the Kubernetes API.
 var errNoModel = failure(string(llm.Unusable), "no model is set: set llm_model in the settings (llmModel in "+
 	"UserSettings)")
 
-// failure returns an error with a kind for clients.
+// failure returns an error whose kind clients can read.
 func failure(kind, message string) error {
 	return &acp.Error{Code: acp.CodeInternal, Message: message, Data: &acp.ErrorData{Kind: kind}}
 }
@@ -249,7 +249,8 @@ func (s *Session) notify(updates []json.RawMessage) error {
 	return nil
 }
 
-// sendPartial sends an update that is not stored, because a complete update follows.
+// sendPartial sends an update without storing it. If the update is a piece of a message, the
+// complete message follows.
 func (s *Session) sendPartial(update acp.Update) {
 	if update.Meta == nil {
 		update.Meta = acp.Meta{}

@@ -1,7 +1,7 @@
 // Package loop runs the agent's turns: it calls the model, executes the tool calls of its answer,
 // and repeats until the model makes no more calls. The state of a session is computed only from the
-// records in its log. A new process therefore resumes a turn with the same steps as the old
-// process.
+// records in its log. After a crash, a new process therefore continues a turn exactly as the old
+// process would have done.
 package loop
 
 import (
@@ -29,8 +29,8 @@ type state struct {
 	notices map[string]bool
 	// steps are the most recent steps of the turn.
 	steps []step
-	// known maps the names of the instruction files in the history to their texts. learned has the
-	// instructions that the model gets after all results of the last answer's calls.
+	// known maps the names of the instruction files in the history to their texts. learned holds
+	// the instructions that the model gets after all results of the last answer's calls.
 	known   map[string]string
 	learned []llm.Part
 	// steered holds the IDs of messages that arrived during a turn.
@@ -42,8 +42,8 @@ type state struct {
 	last     turnlog.Record
 	// replayed is the number of replayed events of the recording.
 	replayed int
-	// allowed has the IDs of those calls in the last answer that the user has allowed. begun has
-	// the IDs of those calls that have started.
+	// allowed holds the IDs of the last answer's calls that the user has allowed. begun holds the
+	// IDs of the last answer's calls that have started.
 	allowed, begun map[string]bool
 	stop           llm.Stop
 	// empty counts how many answers in a row were empty. cut counts how many answers in a row
@@ -136,13 +136,13 @@ func (s *state) learn(r turnlog.Record) (parts []llm.Part) {
 	return parts
 }
 
-// isInstruction reports whether a part has the text of an instruction file.
+// isInstruction reports whether a part is the text of an instruction file.
 func (s *state) isInstruction(part llm.Part) bool {
 	return part.Text != "" && slices.Contains(slices.Collect(maps.Values(s.known)), part.Text)
 }
 
-// forget removes from the field known each instruction file that a summary has replaced. The model
-// gets such a file again when it needs the file.
+// forget removes an instruction file from s.known if a summary has replaced the file's text. The
+// model gets such a file again when it needs the file.
 func (s *state) forget() {
 	maps.DeleteFunc(s.known, func(_, text string) bool {
 		return !hasPart(s.history, func(part llm.Part) bool { return part.Text == text })

@@ -39,9 +39,9 @@ func (s *Session) takeMessages() error {
 	return nil
 }
 
-// undelivered returns the blocks of a prompt that are not in the history yet. If an earlier turn
-// recorded the message but ended before the model answered, the client sends the message again as a
-// prompt. In this case, only the blocks that the client added to the message are new.
+// undelivered returns the blocks of a prompt that are not in the history yet. A prompt may repeat a
+// message that arrived during an earlier turn, if that turn recorded the message but ended before
+// the model answered. In this case, only the blocks that the client added to the message are new.
 func (s *Session) undelivered(turn string, prompt []acp.Content) []acp.Content {
 	if !s.state.steered[turn] || s.state.answered() {
 		return prompt

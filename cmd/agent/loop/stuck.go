@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// maxRepeats is the number of equal steps after which a turn ends. It is also the number of times
-// that a turn may alternate between the same two steps.
+// maxRepeats is the number of equal steps in a row after which a turn ends. A turn also ends after
+// it has alternated this number of times between the same two steps.
 const maxRepeats = 4
 
 // step is an answer with tool calls, together with the results of the calls. The digest covers the
@@ -19,7 +19,7 @@ type step struct {
 	digest, tool string
 }
 
-// beginStep starts a step for an answer with calls. Steps of a recording are not counted.
+// beginStep starts a step for an answer with calls. Replayed steps are not counted.
 func (s *state) beginStep(r turnlog.Record) {
 	if r.Replayed > 0 {
 		s.steps = nil

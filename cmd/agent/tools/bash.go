@@ -20,7 +20,7 @@ const bashDescription = `Run a command in a persistent shell: its directory, var
 	`it was started with interactive.
 - Start servers and other long work in the background: command > file.log 2>&1 &`
 
-// maxWords limits the words of a command that are taken for paths.
+// maxWords limits how many words of a command the function paths returns.
 const maxWords = 64
 
 type bashInput struct {
@@ -136,9 +136,9 @@ func (s *Shell) await(ctx context.Context, timeout time.Duration) Outcome {
 	return outcome
 }
 
-// paths returns the words of a command as paths relative to dir. Most words are not paths, and some
-// paths are split into several words. The result is therefore only a guess at the paths that the
-// command uses.
+// paths returns the words of a command as absolute paths. It resolves relative paths against dir.
+// Most words are not paths, and some paths are split into several words. The result is therefore
+// only a guess at the paths that the command uses.
 func paths(command, dir string) []string {
 	words := strings.FieldsFunc(command, func(r rune) bool {
 		return unicode.IsSpace(r) || strings.ContainsRune("\"'`;&|<>(){}=$,:", r)
@@ -170,7 +170,8 @@ func (s *Shell) startCommand(in bashInput) *Outcome {
 	return nil
 }
 
-// sendInput sends input to the running command. It returns an outcome if that fails.
+// sendInput sends input to the running command. It returns nil, or the outcome if it could not send
+// the input.
 func (s *Shell) sendInput(in bashInput) *Outcome {
 	switch {
 	case s.running == nil:

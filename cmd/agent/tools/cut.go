@@ -65,8 +65,8 @@ func (c *cutter) String() string {
 func maxDrop(size int) int { return min(size, max(size/4, maxSecret)) }
 
 // dropAtCut returns the number of characters to drop next to a cut. It drops the rest of the line
-// or, if the line is longer than limit, the rest of the word. Otherwise a part of a secret could
-// remain, and the runtime could not recognise and mask it.
+// or, if the line is longer than limit, the rest of the word. If a part of a secret remained, the
+// runtime could not recognise and mask it.
 func dropAtCut(limit int, at func(i int) byte) int {
 	for _, separators := range []string{"\r\n", " \t\r\n", " \t\r\n\"'`,;:&|<>(){}[]"} {
 		for i := range limit {
@@ -81,7 +81,7 @@ func dropAtCut(limit int, at func(i int) byte) int {
 func (c *cutter) size() int { return len(c.head) + c.dropped + len(c.tail) }
 
 // prompt matches the end of a prompt in a terminal: punctuation before a space or after a letter.
-// This is rare in secrets.
+// Secrets rarely contain this.
 var prompt = regexp.MustCompile(`([:?>$#%)\]] |[\pL)\]][:?])$`)
 
 func (c *cutter) endsWithPrompt() bool {

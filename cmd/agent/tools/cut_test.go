@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// The runtime masks secrets in the output of tools. It cannot recognise a part of a secret.
+// The runtime masks secrets in the output of tools, but cannot recognise a part of a secret in
+// truncated output.
 func TestTruncatedOutputContainsNoPartOfASecret(t *testing.T) {
 	t.Parallel()
 	const secret = "sk-0123456789abcdefghijklmnopqrstuvwxyz"

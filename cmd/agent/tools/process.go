@@ -184,7 +184,7 @@ func (o *output) add(piece []byte) {
 		default: // no command waits for this mark: the shell exited after printing it
 		}
 	}
-	// The last held bytes may be the beginning of a mark.
+	// Keep the last bytes in o.held if they may be the beginning of a mark.
 	if at := bytes.LastIndexByte(o.held, o.mark[0]); at < 0 || len(o.held)-at >= len(o.mark) {
 		o.cut.write(o.held)
 		o.held = o.held[:0]
@@ -194,10 +194,10 @@ func (o *output) add(piece []byte) {
 	}
 }
 
-// awaitRest is called after the shell has exited. It waits until the reader has read the output
-// that is left in the pipe. It does not wait for the end of the pipe, because a background process
-// may hold the pipe open. Processes that were interrupted together with the shell may take up to
-// outputGrace to end.
+// awaitRest is called after the shell has exited. It first waits for the end of the pipe, but at
+// most outputGrace, because processes that were interrupted together with the shell may still write
+// output, and a background process may hold the pipe open for ever. Then it waits until the reader
+// has read the output that is left in the pipe.
 func (o *output) awaitRest(pipe *os.File) {
 	select {
 	case <-o.closed:
@@ -231,10 +231,10 @@ func (o *output) take(running bool) string {
 	return text
 }
 
-// end returns the last part of the output that the method take has not returned yet. If no output
-// has arrived since the previous call of end, grown is false and the text is empty. The text may
-// end within a secret. If its last characters may be the beginning of a secret, the runtime removes
-// them.
+// end returns the last part of the output, without any output that the method take has returned. If
+// no output has arrived since the previous call of end, grown is false and the text is empty. The
+// text may end within a secret. If its last characters may be the beginning of a secret, the
+// runtime removes them.
 func (o *output) end() (text string, grown bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

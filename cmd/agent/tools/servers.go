@@ -39,7 +39,7 @@ func Connect(ctx context.Context, servers []acp.MCPServer) (*Servers, error) {
 		client := mcp.NewClient(&mcp.Implementation{Name: "parley-agent", Version: version.Parley}, &mcp.ClientOptions{
 			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) }})
 		connecting, cancel := context.WithTimeout(ctx, connectTimeout)
-		// The SDK does not use this context after Connect, so the session outlives it.
+		// The SDK uses this context only during Connect, so cancel does not end the session.
 		session, err := client.Connect(connecting, &mcp.StreamableClientTransport{
 			Endpoint: server.URL, HTTPClient: &http.Client{Transport: headers(server.Headers)}}, nil)
 		cancel()

@@ -13,13 +13,14 @@ import (
 	"time"
 )
 
-// ErrNoShell is the error of an image without a shell.
+// ErrNoShell is returned if the image has no shell.
 var ErrNoShell = errors.New("this image has no shell: neither bash nor sh is in its PATH. The agent needs one to " +
 	"work; choose an image that has a shell")
 
 const (
 	defaultTimeout = 120 * time.Second
-	// graceAfterInterrupt is the time that a command has to end after Ctrl-C before stop kills it.
+	// graceAfterInterrupt is how long stop waits for a command to end after Ctrl-C. Then stop kills
+	// the command.
 	graceAfterInterrupt = 2 * time.Second
 	// progressInterval is the minimum time between two calls of Progress.
 	progressInterval = 250 * time.Millisecond
@@ -43,7 +44,8 @@ type Shell struct {
 	process *process
 	// state is a script that restores the state of the last shell.
 	state string
-	// running is the current command, also after the call that started it has timed out.
+	// running is the command that is still running, even if the tool call that started it has timed
+	// out.
 	running *command
 	// Progress receives the last part of the output whenever a running command has written output.
 	Progress func(output string)
@@ -51,7 +53,8 @@ type Shell struct {
 	background map[int]bool
 	number     int
 
-	// leaders holds the PIDs of all shells. Close may read it while a command runs.
+	// leaders holds the PIDs of all shells. mu guards leaders, because Close may read it while a
+	// command runs.
 	mu      sync.Mutex
 	leaders []int
 }
@@ -64,7 +67,7 @@ type completion struct {
 	status int
 	// state is the shell's state; empty if the shell has exited.
 	state string
-	// exited is set if the shell exited with the command.
+	// exited is set if the command ended the shell.
 	exited bool
 }
 
@@ -180,10 +183,10 @@ func (s *Shell) start() error {
 	return nil
 }
 
-// loop returns the script that the shell runs. The script reads file names of commands from
-// descriptor 3, and runs one command after the other. It writes the status and the shell's state to
-// descriptor 4. Commands do not inherit these descriptors. Options that would break the loop apply
-// to one command only.
+// loop returns the script that the shell runs. The script reads the names of files that contain
+// commands from descriptor 3, and runs one command after the other. It writes the status and the
+// shell's state to descriptor 4. Commands do not inherit these descriptors. After each command, the
+// script turns off shell options that would break the loop.
 func (s *Shell) loop() string {
 	state := bashState
 	if !s.bash {
@@ -200,7 +203,7 @@ while IFS= read -r __parley_f <&3; do
 done`
 }
 
-// wait waits for the running command to end, at most for the timeout.
+// wait waits until the running command ends, but not longer than the timeout.
 func (s *Shell) wait(ctx context.Context, timeout time.Duration) (end completion, done bool) {
 	timer, progress := time.NewTimer(timeout), time.NewTicker(progressInterval)
 	defer timer.Stop()

@@ -28,8 +28,8 @@ type Description struct {
 	Title     string
 	Kind      string
 	Locations []acp.Location
-	// Acts is set if the call changes something: it may need the user's confirmation, and is never
-	// repeated after a crash.
+	// Acts is set if the call changes something. Such a call may need the user's confirmation, and
+	// is never repeated after a crash.
 	Acts bool
 }
 
@@ -40,7 +40,7 @@ type Outcome struct {
 	Images  []llm.Image
 	// Raw is additional output for the client.
 	Raw any
-	// Diff is the change of an edit, if it is small enough.
+	// Diff is the change that an edit made. It is nil if the change is too large.
 	Diff *acp.ToolContent
 	// Plan is the task list, if the call set it.
 	Plan []acp.PlanEntry

@@ -65,8 +65,8 @@ type Record struct {
 	Message *llm.Message `json:"message,omitempty"`
 	// MessageID is the client's ID of a message that arrived during a turn.
 	MessageID string `json:"messageId,omitempty"`
-	// Learned are instructions that the model gets with the message. KindResult records also have
-	// them; the model then gets them after the results.
+	// Learned holds instructions for the model. In a KindPrompt record, the model gets them with
+	// the message. In a KindResult record, the model gets them after the results.
 	Learned []Knowledge `json:"learned,omitempty"`
 
 	// Field of KindAnswer records.
@@ -76,10 +76,10 @@ type Record struct {
 	// KindPrompt and KindAnswer records.
 	Replayed int `json:"replayed,omitempty"`
 
-	// Fields of records of tool calls.
+	// Fields of KindAllowed, KindBegun and KindResult records.
 	CallID string      `json:"callId,omitempty"`
 	Result *llm.Result `json:"result,omitempty"`
-	// Shell is the state of the shell after the command, if it changed.
+	// Shell is the state of the shell after the command, if the command changed the state.
 	Shell string `json:"shell,omitempty"`
 
 	// Waiting is set if the call waited for a command that is still running.
@@ -93,9 +93,9 @@ type Record struct {
 
 	// Model is the model that a KindRepaired or KindWindow record is about.
 	Model string `json:"model,omitempty"`
-	// Fields of KindRepaired records. Images is set if all images became text. OlderImages is set if
-	// the images before the user's latest message became text. Calls has the IDs of the calls that
-	// became text. Thinking is set if all reasoning was removed.
+	// Fields of KindRepaired records. Images is set if all images became text. OlderImages is set
+	// if the images before the user's latest message became text. Calls holds the IDs of the calls
+	// that became text. Thinking is set if all reasoning was removed.
 	Images      bool     `json:"images,omitempty"`
 	OlderImages bool     `json:"olderImages,omitempty"`
 	Calls       []string `json:"calls,omitempty"`
@@ -110,7 +110,7 @@ type Record struct {
 	Error     string `json:"error,omitempty"`
 	ErrorText string `json:"says,omitempty"`
 
-	// Updates are the updates that the client receives with this record, as they are sent.
+	// Updates are the updates that the client receives with this record, encoded as they are sent.
 	Updates []json.RawMessage `json:"updates,omitempty"`
 }
 
@@ -120,8 +120,8 @@ type Knowledge struct {
 	Text string `json:"text"`
 }
 
-// Log is the open log of one session. Its methods are called by one goroutine at a time, except
-// Close.
+// Log is the open log of one session. Only one goroutine at a time may call its methods. Any
+// goroutine may call Close at any time.
 type Log struct {
 	file    *os.File
 	records int
@@ -129,11 +129,11 @@ type Log struct {
 	// not be removed.
 	size   int64
 	broken error
-	// Synced is called after each record is on disk, with the number of records. Tests use it.
+	// Synced is called with the number of records each time a record is on disk. Only tests use it.
 	Synced func(records int)
 }
 
-// ErrUnknown is the error of a session without a log.
+// ErrUnknown is returned for a session that has no log.
 var ErrUnknown = errors.New("there is no such session")
 
 var sessionID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
@@ -160,7 +160,7 @@ func Create(home, id string) (*Log, error) {
 	return &Log{file: file}, nil
 }
 
-// Open reads the log of a session, and truncates an incomplete last record.
+// Open reads the log of a session, and removes an incomplete last record.
 func Open(home, id string) (*Log, []Record, error) {
 	if !sessionID.MatchString(id) {
 		return nil, nil, ErrUnknown

@@ -259,8 +259,8 @@ func TestReadersOfOneOwnerDoNotBlockOtherOwners(t *testing.T) {
 	}
 }
 
-// A long event is read in parts. The response must have the whole event, wherever the event is in
-// the journal.
+// A long event is read in parts. The response must contain the whole event, wherever the event is
+// in the journal.
 func TestLargeEventsAreReadCompletely(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)

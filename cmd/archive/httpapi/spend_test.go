@@ -190,7 +190,8 @@ func TestMetricsShowCostsAndRefusalsByNamespace(t *testing.T) {
 	}
 }
 
-// Calls of a user wait for reports, so a report must not wait for the user's uploads.
+// Model calls of a user wait for reports of costs, so such a report must not wait for the user's
+// uploads.
 func TestReportsOfCostsDoNotWaitForUploads(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u-0 u-1")

@@ -53,8 +53,8 @@ func (h *handler) setTurn(ctx context.Context, c call) (any, error) {
 	return map[string]bool{"success": true}, h.store.SetTurn(ctx, c.uid, name, c.attempt, turn)
 }
 
-// turns sends the outcomes of all sessions to the manager. If the request has the current ETag, the
-// response waits for a change of the outcomes.
+// turns sends the outcomes of all sessions to the manager. If the request names the current ETag,
+// the response waits for a change of the outcomes.
 func (h *handler) turns(w http.ResponseWriter, r *http.Request) {
 	keys, err := h.public()
 	if err != nil {

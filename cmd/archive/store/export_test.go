@@ -28,7 +28,7 @@ func (w *watched) put(ctx context.Context, key, contentType string, content []by
 	return w.bucket.put(ctx, key, contentType, content, when)
 }
 
-// Written has the total bytes of all writes, and the bytes of the largest write.
+// Written contains the total bytes of all writes, and the bytes of the largest write.
 type Written struct{ Bytes, Largest int64 }
 
 // CountWrites counts all further writes.
@@ -83,7 +83,8 @@ func (f *faulty) put(ctx context.Context, key, contentType string, content []byt
 }
 
 // HoldWrites makes writes of objects with a key prefix wait until held is closed. The returned
-// function counts the finished writes: others without the prefix, and these with the prefix.
+// function returns two numbers of finished writes: of objects without the prefix, and of objects
+// with the prefix.
 func (s *Store) HoldWrites(prefix string, held <-chan struct{}) (written func() (others, these int64)) {
 	h := &holding{bucket: s.bucket, prefix: prefix, held: held}
 	s.bucket = h

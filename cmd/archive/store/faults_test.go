@@ -57,8 +57,8 @@ func TestAnUnreadableDirectoryIsNotReportedAsEmpty(t *testing.T) {
 	}
 }
 
-// A pod of the earlier attempt may run on a disconnected node. It may reconnect at any time and
-// call any archive process.
+// The pod of a superseded attempt may run on a disconnected node. When the node reconnects, the pod
+// may call any archive process.
 func TestASupersededAttemptStaysSuperseded(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
@@ -94,8 +94,8 @@ func (m *hookedBody) Read(p []byte) (int, error) {
 	return m.Reader.Read(p)
 }
 
-// The body may be slow. The ending of a superseded attempt must not replace the ending of the later
-// attempt.
+// The request body of an ending may arrive slowly, and a later attempt may write before the body is
+// complete. The earlier attempt's ending must not replace the later attempt's ending.
 func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)

@@ -13,7 +13,7 @@ import (
 // A journal is a directory of segments, each named by the ID of its first event. The first journal
 // of a Conversation is in events/. Later journals are in events-1/, events-2/ and so on, so that no
 // two journals share a key. Older versions merged the segments of an ended session. If a merge was
-// interrupted, the first segment also has the events of later segments.
+// interrupted, the first segment also contains the events of later segments.
 const eventsDir = "events"
 
 // journal is one list of a session's events, starting with event 0.
@@ -120,9 +120,9 @@ func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 	return first.name(), err
 }
 
-// Copy writes the events of a journal from an ID on, one per line. earlier selects the journal: 0
-// is the current journal, 1 the journal before it, and so on. Copy uses little memory even for
-// large events and slow writers.
+// Copy writes the events of a journal from an ID on, one per line. The parameter earlier selects
+// the journal: 0 is the current journal, 1 is the journal before it, and so on. Copy uses little
+// memory even for large events and slow writers.
 func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.Writer) error {
 	return retryChanged(func() error {
 		all, err := s.journals(ctx, uid)

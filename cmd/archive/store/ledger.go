@@ -9,17 +9,17 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ledger has the costs and reservations of one owner in one month. Its methods are pure: they
+// ledger contains the costs and reservations of one owner in one month. Its methods are pure: they
 // neither read a clock nor the bucket.
 type ledger struct {
 	Owner string `json:"owner"`
 	// Version rises with each write.
 	Version int64 `json:"version"`
-	// Processes has the latest process of each Conversation, by UID.
+	// Processes contains the latest process of each Conversation, by UID.
 	Processes map[string]*process `json:"processes,omitempty"`
-	// Ended has the costs of all earlier processes, by day, namespace and model.
+	// Ended contains the costs of the processes that have ended, by day, namespace and model.
 	Ended map[string]map[string]map[string]counts `json:"ended,omitempty"`
-	// Noticed has the limits and periods whose soft threshold was exceeded.
+	// Noticed contains the limits and periods whose soft threshold was exceeded.
 	Noticed map[string]bool `json:"noticed,omitempty"`
 }
 
@@ -29,12 +29,14 @@ type process struct {
 	Attempt   int    `json:"attempt,omitempty"`
 	Run       int64  `json:"run,omitempty"`
 	Sequence  int64  `json:"sequence"`
-	// Day is the day of the last grant. Reserved has the reservations by the day of their grant.
+	// Day is the day of the last grant. Reserved contains the reservations, by the day of their
+	// grant.
 	Day      string                     `json:"day,omitempty"`
 	Reserved map[string]session.Dollars `json:"reserved,omitempty"`
-	// Spent has the reported costs by day and model.
+	// Spent contains the reported costs, by day and model.
 	Spent map[string]map[string]counts `json:"spent,omitempty"`
-	// Ended is set after the last report. The costs are then in ledger.Ended.
+	// Ended is set after the last report of the process. From then on, the costs of the process are
+	// in the field Ended of the ledger.
 	Ended bool `json:"ended,omitempty"`
 }
 
@@ -144,7 +146,8 @@ func (l *ledger) end(p *process) {
 // report does not add its costs again.
 const endedDays = 2
 
-// forgetEnded removes the ended processes whose last grant was before a day. Their costs stay.
+// forgetEnded removes the ended processes whose last grant was before the given day. Their costs
+// stay.
 func (l *ledger) forgetEnded(before string) {
 	maps.DeleteFunc(l.Processes, func(_ string, p *process) bool { return p.Ended && p.Day != "" && p.Day < before })
 }
@@ -233,8 +236,8 @@ func sumOf(days map[string]session.Dollars) (sum session.Dollars) {
 // amounts are the costs and reservations of a day and of its month.
 type amounts struct{ day, month session.Dollars }
 
-// grant decides about the reservation of a process. others has the amounts of the namespace's other
-// owners.
+// grant decides about the reservation of a process. The parameter others contains the amounts of
+// the namespace's other owners.
 func (l *ledger) grant(p *process, by spender, report session.SpendReport, now time.Time,
 	others amounts) session.SpendGrant {
 	today := now.Format(session.DayForm)
@@ -311,8 +314,8 @@ func (b bound) state(now time.Time) *session.LimitState {
 	return session.NewLimitState(b.scope, b.period, b.limit, b.used, now)
 }
 
-// namespaceLedger has the amounts of all owners in a namespace in one month. It is derived from the
-// owners' ledgers.
+// namespaceLedger contains the amounts of all owners in a namespace in one month. It is derived
+// from the owners' ledgers.
 type namespaceLedger struct {
 	// Owners maps the hash of an owner to the amounts of the owner.
 	Owners map[string]ownerAmounts `json:"owners"`
@@ -324,7 +327,7 @@ type ownerAmounts struct {
 	// Version is the version of the owner's ledger.
 	Version int64           `json:"version"`
 	Month   session.Dollars `json:"month,omitzero"`
-	// Days has the amounts of the last keptDays days with costs or reservations.
+	// Days contains the amounts of the last keptDays days that have costs or reservations.
 	Days map[string]session.Dollars `json:"days,omitempty"`
 }
 
@@ -344,7 +347,7 @@ func (l *ledger) in(namespace string) ownerAmounts {
 	return kept
 }
 
-// others returns the amounts of all owners but one.
+// others returns the amounts of all owners, except the owner with this hash.
 func (n *namespaceLedger) others(hash, today string) (sum amounts) {
 	for of, owner := range n.Owners {
 		if of != hash {

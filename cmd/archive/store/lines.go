@@ -61,8 +61,8 @@ func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writ
 	return ctx.Err()
 }
 
-// writeLine writes a line to the writer. If long is set, part has only the first bytes of the line,
-// and writeLine reads the other bytes from rest.
+// writeLine writes a line to the writer. If long is set, part contains only the first bytes of the
+// line, and writeLine reads the other bytes from the reader rest.
 func writeLine(to io.Writer, part []byte, long bool, rest *bufio.Reader) (written int64, err error) {
 	for {
 		n, err := to.Write(part)

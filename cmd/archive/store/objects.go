@@ -25,9 +25,9 @@ type objects[T any] struct {
 	keys map[string]*changes[T] // the keys in use
 }
 
-// changes has the changes of one object.
+// changes contains the changes of one object.
 type changes[T any] struct {
-	// writing has a value while the object is being changed.
+	// writing contains a value while the object is being changed.
 	writing chan struct{}
 	waiting []*change[T]
 	users   int
@@ -42,8 +42,8 @@ type change[T any] struct {
 	err   error
 }
 
-// change reads, changes and writes an object. If another process changes the object in between, it
-// starts again.
+// change reads, changes and writes an object. If another process changes the object between the
+// read and the write, change starts again.
 func (o *objects[T]) change(ctx context.Context, in bucket, key string, apply func(*T) (bool, error)) error {
 	c := &change[T]{apply: apply, done: make(chan struct{})}
 	of := o.enter(key, c)
@@ -115,7 +115,8 @@ func (o *objects[T]) withdraw(of *changes[T], c *change[T]) bool {
 // fails, all changes get the error of the write, because a result may depend on another change that
 // was not written.
 func writeChanges[T any](ctx context.Context, in bucket, key string, batch []*change[T]) {
-	// The client of ctx may disconnect, but the clients of the other changes wait for the result.
+	// The client of this request may disconnect. That must not cancel the write, because the
+	// clients of the other changes wait for the result.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	err := errChanged

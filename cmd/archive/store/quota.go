@@ -12,8 +12,8 @@ type quota struct {
 	mu     sync.Mutex
 	usage  map[string]usage // by Conversation UID
 	owners map[string]int64 // bytes by owner
-	// changed has the Conversations that changed since the measurement began. Their measured usage
-	// is stale.
+	// changed contains the Conversations that changed since the measurement began. Their measured
+	// usage is stale.
 	changed map[string]bool
 }
 

@@ -49,10 +49,11 @@ func namespaceLedgerKey(namespace, month string) string {
 	return nsLedgers + namespace + "/" + month + ledgerSuffix
 }
 
-// Spend records the costs in a report and decides about its reservation. In each month, the owner's
-// ledger is written first, then the amounts in the namespace's ledger. Spend answers only after both
-// writes, so a session never uses a reservation that is missing in the namespace's ledger. The current
-// month is written last, so that a late report of an ended process gets no reservation.
+// Spend records the costs in a report and decides about its reservation. For each month, the
+// owner's ledger is written first, then the amounts in the namespace's ledger. Spend answers only
+// after both writes, so a session never uses a reservation that is missing in the namespace's
+// ledger. The current month is written last, so that a late report of an ended process gets no
+// reservation.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()
@@ -219,8 +220,8 @@ func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string
 	return others, err
 }
 
-// changeLedger changes the ledger of an owner. done is called with the written ledger, which may also
-// have changes of other sessions.
+// changeLedger changes the ledger of an owner. done is called with the written ledger, which may
+// also contain changes of other sessions.
 func (s *Store) changeLedger(ctx context.Context, by spender, month string, change func(*ledger) (bool, error),
 	done func(*ledger)) error {
 	var written *ledger

@@ -190,7 +190,8 @@ func TestTheReservationOfAKilledProcessCountsAsSpent(t *testing.T) {
 	}
 }
 
-// The first answer gets lost, and the next replica is still in the last month.
+// The replica that receives the final report has a clock that is still in the old month. A delayed
+// report then reaches a replica whose clock is already in the new month.
 func TestReportsAfterTheFinalReportAreStillRefusedInTheNextMonth(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
@@ -255,7 +256,8 @@ func TestUsersAreNotifiedOncePerPeriodThatALimitIsNear(t *testing.T) {
 	}
 }
 
-// The limit of the namespace refuses the reservation, so the threshold is not exceeded yet.
+// The limit of the namespace refuses the reservation, so the user's costs do not exceed the soft
+// threshold.
 func TestARefusedReservationCausesNoNotice(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Month: session.Dollar},

@@ -74,7 +74,8 @@ func (s *Store) Usage(ctx context.Context, owner, namespace, month string) (sess
 	return usage, nil
 }
 
-// addUsage adds the costs in a namespace, or in all namespaces, to sums and returns their totals.
+// addUsage adds the costs in a namespace, or in all namespaces, to the ledger sums. It returns the
+// totals of these costs.
 func (l *ledger) addUsage(namespace string, sums *ledger) (totals session.UsageTotals) {
 	l.lines(func(day, of, model string, c counts) {
 		if namespace != "" && namespace != of {

@@ -44,8 +44,8 @@ type Store struct {
 	bucket          bucket
 	maxConversation int64
 	quota           quota
-	// leftovers has the snapshots without a manifest that the last sweep found, by the prefix of
-	// their keys.
+	// leftovers contains the snapshots without a manifest that the last sweep found, by the prefix
+	// of their keys.
 	leftovers  map[string]bool
 	turns      turns
 	users      objects[ledger]

@@ -25,10 +25,11 @@ const (
 	// of the object is the UID of the Conversation. One listing of turnsDir finds the outcomes of
 	// all Conversations. No UID equals "_turns".
 	turnsDir = "_turns"
-	// turnsInterval is the interval of listings while a reader waits. These listings find reports
-	// to other processes. turnsDelay is the delay between a report to this process and the next
-	// listing, so that many reports cause few listings. If listings are slow, both times grow: the
-	// pause after a listing is at least turnsShare times as long as the listing.
+	// turnsInterval is the interval of listings while a reader waits. These listings find the
+	// reports that other processes received. turnsDelay is the delay between a report to this
+	// process and the next listing, so that many reports cause few listings. If listings are slow,
+	// both times grow: the pause after a listing is at least turnsShare times as long as the
+	// listing.
 	turnsInterval = 2 * time.Second
 	turnsDelay    = 200 * time.Millisecond
 	turnsShare    = 10
@@ -99,8 +100,8 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 		if err != nil || bytes.Equal(text, before) {
 			return err
 		}
-		// The write needs no condition: claim has refused earlier attempts, and sessions repeat
-		// their reports.
+		// The write needs no condition: the method claim has already refused earlier attempts, and
+		// sessions repeat their reports.
 		if err := s.bucket.put(ctx, turnKey(uid), "application/json", text, condition{}); err != nil {
 			return fmt.Errorf("write the outcome of the turn: %w", err)
 		}
@@ -110,8 +111,8 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 }
 
 // Turns returns a page of the current outcomes and a tag that changes whenever any outcome changes.
-// The page has outcomes of UIDs greater than after. If the tag equals the given tag, Turns waits
-// for a change, and returns an empty list if there is none.
+// The page contains the outcomes whose UIDs are greater than the UID in the parameter after. If the
+// tag equals the given tag, Turns waits for a change, and returns an empty list if there is none.
 func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration) (session.TurnList, string, error) {
 	ended := time.NewTimer(wait)
 	defer ended.Stop()

@@ -36,13 +36,13 @@ var ErrNothing = errors.New("not in the archive")
 
 // Reader reads an archive.
 type Reader interface {
-	// Position returns the end of a Conversation's events.
+	// Position returns the position at which a Conversation's archived events end.
 	Position(ctx context.Context, uid string) (session.ArchivePosition, error)
-	// Events visits the events from an ID on, in order, until visit returns false. earlier selects
-	// the journal: 0 is the current journal, 1 the journal before it, and so on. Events returns
-	// ErrNothing if the selected journal does not exist.
+	// Events visits the events from an ID on, in order, until visit returns false. The argument
+	// earlier selects the journal: 0 is the current journal, 1 the journal before it, and so on.
+	// Events returns ErrNothing if the selected journal does not exist.
 	Events(ctx context.Context, uid string, earlier, from int, visit func(id int, event json.RawMessage) bool) error
-	// Ending returns the ending of a session, or ErrNothing if it has not ended.
+	// Ending returns the ending of a session, or ErrNothing if the session has not ended.
 	Ending(ctx context.Context, uid string) (*session.Ending, error)
 }
 
@@ -63,7 +63,7 @@ func New(address, caFile string, token func(uid string) (string, error)) *Client
 	}
 	if caFile != "" {
 		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			text, err := os.ReadFile(caFile) // the kubelet replaces it
+			text, err := os.ReadFile(caFile) // read each time, because the kubelet replaces it
 			if err != nil {
 				return nil, err
 			}
@@ -128,7 +128,7 @@ func decode(body io.ReadCloser, limit int64, into any) error {
 	return nil
 }
 
-// Position returns the end of a Conversation's events.
+// Position returns the position at which a Conversation's archived events end.
 func (c *Client) Position(ctx context.Context, uid string) (position session.ArchivePosition, err error) {
 	err = c.read(ctx, uid, "", 1<<10, &position)
 	return position, err
@@ -162,14 +162,14 @@ func (c *Client) Events(ctx context.Context, uid string, earlier, from int,
 	}
 }
 
-// Ending returns the ending of a session, or ErrNothing if it has not ended.
+// Ending returns the ending of a session, or ErrNothing if the session has not ended.
 func (c *Client) Ending(ctx context.Context, uid string) (*session.Ending, error) {
 	ending := &session.Ending{}
 	return ending, c.read(ctx, uid, session.ArchiveEnd, session.MaxArchived, ending)
 }
 
-// UsageReader reads the costs of an owner in a month, such as 2026-01. An empty month is the current
-// month.
+// UsageReader reads the costs of an owner in a month, such as 2026-01. An empty month is the
+// current month.
 type UsageReader func(ctx context.Context, owner, month string) (session.SpendUsage, error)
 
 // Usage returns a reader of the archive's ledger. token returns the token for the ledger.

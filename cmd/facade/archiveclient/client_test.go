@@ -86,7 +86,8 @@ func TestReadErrorsAreNotReportedAsAnEmptyArchive(t *testing.T) {
 	}
 }
 
-// A journal of hundreds of MiB is read in pages. Each page requests only the missing events.
+// A journal of hundreds of MiB is read in pages. The request for a page names the first event of
+// the page, so that the archive does not send the events before it again.
 func TestAnEarlierJournalIsReadFromAGivenID(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1)

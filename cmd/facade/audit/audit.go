@@ -19,9 +19,10 @@ type Entry struct {
 	Time time.Time `json:"time"`
 	// Person is the username; empty for a session key.
 	Person string `json:"person,omitempty"`
-	// Settings is the namespace and name of the UserSettings; empty if the client was not authenticated.
+	// Settings is the namespace and name of the UserSettings; empty if the client was not
+	// authenticated.
 	Settings string `json:"settings,omitempty"`
-	// How is the kind of the credential: key, cookie, oidc or kubernetes; empty without a
+	// The field How is the kind of the credential: key, cookie, oidc or kubernetes; empty without a
 	// credential.
 	How     string `json:"how,omitempty"`
 	Address string `json:"address"`
@@ -43,7 +44,8 @@ type Log struct {
 	failing  bool
 }
 
-// Open returns the log at a path, or on standard output for "stdout", or nil for an empty path.
+// Open returns a log that writes to the file at a path. If the path is "stdout", the log writes to
+// standard output. If the path is empty, Open returns nil.
 func Open(path string, registry prometheus.Registerer) (*Log, error) {
 	var to io.Writer = os.Stdout
 	switch path {

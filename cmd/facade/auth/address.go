@@ -22,8 +22,8 @@ func (p Proxies) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(address.Unmap()) })
 }
 
-// ClientNetwork returns the network of the client: the IPv4 address, or the /64 network of an IPv6
-// address, because one client can use all addresses of a /64 network.
+// ClientNetwork returns the IPv4 address of the client, or the /64 network of its IPv6 address. One
+// client can use all addresses of a /64 network.
 func (p Proxies) ClientNetwork(r *http.Request) string {
 	address, err := netip.ParseAddr(p.ClientAddress(r))
 	if err != nil || address.Is4() {
@@ -33,7 +33,8 @@ func (p Proxies) ClientNetwork(r *http.Request) string {
 }
 
 // ClientAddress returns the address of the peer. If the peer is a trusted proxy, it returns the
-// last address in X-Forwarded-For that is not a trusted proxy. Clients can forge earlier addresses.
+// last address in X-Forwarded-For that is not a trusted proxy. Clients can forge the addresses
+// before that address.
 func (p Proxies) ClientAddress(r *http.Request) string {
 	client, trusted := p.from(r)
 	if !client.IsValid() {

@@ -26,9 +26,9 @@ const (
 	maxTokens = 10000
 	// maxToken is the largest length of a token, in bytes.
 	maxToken = 16 << 10
-	// newTokens limits the unknown tokens that are verified per second; addressTokens does so for
-	// each client address. Everybody can send unknown tokens, and each costs CPU time or a request
-	// to the API server.
+	// newTokens limits the unknown tokens that are verified per second. addressTokens is the same
+	// limit for each client address. Everybody can send unknown tokens, and each of them costs CPU
+	// time or a request to the API server.
 	newTokens, newTokensBurst         = 200, 600
 	addressTokens, addressTokensBurst = 20, 300
 	// verifyTimeout limits the verification of a token.
@@ -62,7 +62,8 @@ type verified struct {
 	at time.Time
 }
 
-// NewTokens returns Tokens with an empty cache. provider is nil without an OpenID provider.
+// NewTokens returns Tokens with an empty cache. provider is nil if people do not sign in with an
+// OpenID provider.
 func NewTokens(provider *identity.Provider, objects cluster.API) *Tokens {
 	return &Tokens{Provider: provider, objects: objects, all: rate.NewLimiter(newTokens, newTokensBurst),
 		addresses: limits.New(limits.Options{Rate: addressTokens, Burst: addressTokensBurst}),
@@ -78,8 +79,8 @@ func BearerOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// AdmitStranger counts an expensive request of an unknown client. It refuses the request if the client
-// address, or all addresses together, sent too many.
+// AdmitStranger counts an expensive request of an unknown client. It refuses the request if the
+// client address, or all addresses together, sent too many such requests.
 func (t *Tokens) AdmitStranger(address string) error {
 	if err := t.addresses.Count(address, 1); err != nil {
 		return err
@@ -90,8 +91,8 @@ func (t *Tokens) AdmitStranger(address string) error {
 	return nil
 }
 
-// Credential verifies a token from a client address and returns its credential. The limits on unknown
-// tokens do not apply to a token that was valid before.
+// Credential verifies a token from a client address and returns its credential. The limits on
+// unknown tokens do not apply to a token that was valid before.
 func (t *Tokens) Credential(ctx context.Context, token, address string) (Credential, error) {
 	if len(token) > maxToken || strings.Count(token, ".") != 2 {
 		return Credential{}, answer.Unauthorized
@@ -108,7 +109,8 @@ func (t *Tokens) Credential(ctx context.Context, token, address string) (Credent
 			return Credential{}, err
 		}
 	}
-	// Requests with the same token share one verification, so a cancelled request must not cancel it.
+	// Requests with the same token share one verification. A cancelled request must not cancel the
+	// verification.
 	result, err, _ := t.checking.Do(string(hash[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
 		defer cancel()
@@ -141,13 +143,14 @@ func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 		logf.FromContext(ctx).Info("Cannot review a token", "reason", cluster.Reason(err))
 		return Credential{}, answer.Unavailable
 	case !strings.HasPrefix(username, serviceAccount):
-		// Accept only ServiceAccounts: another Kubernetes user could have the username of a person.
+		// Accept only ServiceAccounts: another Kubernetes user could have the same username as a
+		// person.
 		return Credential{}, answer.Unauthorized
 	}
 	return Credential{Method: ByKubernetes, Username: username, Groups: groups, Token: token}, nil
 }
 
-// remember stores a valid token and forgets an invalid one. If there are too many tokens, it
+// remember stores a valid token and forgets an invalid token. If there are too many tokens, it
 // forgets arbitrary tokens.
 func (t *Tokens) remember(hash [sha256.Size]byte, credential Credential, err error) {
 	t.mu.Lock()

@@ -125,7 +125,8 @@ func TestTheNumberOfVerifiedTokensIsBounded(t *testing.T) {
 	}
 }
 
-// A cookie has one purpose: a session key, a person, a link or an unfinished sign-in.
+// A cookie that was issued for one purpose must be refused for every other purpose. For example,
+// the cookie of an unfinished sign-in must not sign a person in.
 func TestACookieIsRefusedForAnotherPurpose(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")

@@ -17,8 +17,9 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// cookieLifetime is the lifetime of a cookie: one working day. A change of the session key revokes
-// the cookie earlier. The cookie of a person ends with the ID token, if that is earlier.
+// cookieLifetime is the lifetime of a cookie: one working day. If the session key changes, the
+// cookie becomes invalid at once. The cookie of a person expires together with the ID token, if the
+// token expires earlier.
 const cookieLifetime = 12 * time.Hour
 
 const linkLifetime = 10 * time.Minute
@@ -38,14 +39,15 @@ type Secrets func() ([][]byte, error)
 type Cookies struct {
 	secrets Secrets
 	proxies Proxies
-	// alwaysTLS is set if browsers always use TLS, also behind a proxy that is not trusted.
+	// alwaysTLS is set if the external URL has the scheme https. The facade then knows that
+	// browsers use TLS, even if no trusted proxy reports it.
 	alwaysTLS bool
 	now       func() time.Time
 }
 
 // NewCookies returns Cookies that sign with the first secret and verify with all secrets. A request
-// from one of the proxies may report that the client uses TLS. externalURL is the URL of the page in
-// browsers, or empty.
+// from one of the proxies may report that the client uses TLS. externalURL is the URL at which
+// browsers open the page, or empty.
 func NewCookies(secrets Secrets, proxies Proxies, externalURL string) *Cookies {
 	external, err := url.Parse(externalURL)
 	return &Cookies{secrets: secrets, proxies: proxies, now: time.Now,
@@ -57,7 +59,7 @@ func NewCookies(secrets Secrets, proxies Proxies, externalURL string) *Cookies {
 type claims struct {
 	UID     types.UID `json:"uid,omitempty"`
 	KeyHash string    `json:"key,omitempty"`
-	// Username and Groups are those of a person. Namespace and Name are those of the settings that the
+	// Username and Groups identify a person. Namespace and Name identify the settings that the
 	// person chose.
 	Username  string   `json:"username,omitempty"`
 	Groups    []string `json:"groups,omitempty"`
@@ -73,7 +75,8 @@ type claims struct {
 	Flow *Flow `json:"flow,omitempty"`
 }
 
-// complete reports whether the claims name exactly one thing: a key, a person or a sign-in.
+// complete reports whether the claims contain exactly one of the following: a session key's hash, a
+// person or an unfinished sign-in.
 func (c *claims) complete() bool {
 	named := 0
 	for _, is := range []bool{c.UID != "" && c.KeyHash != "", c.Username != "", c.Flow != nil} {
@@ -160,7 +163,7 @@ func (c *Cookies) claims(u *User, keyHash string, lifetime time.Duration) claims
 	return claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(lifetime).Unix(), ID: rand.Text()}
 }
 
-// Link returns the code of a link that can sign a user in one time.
+// Link returns the code of a sign-in link. The link works one time.
 func (c *Cookies) Link(u *User, keyHash string) (code string, err error) {
 	claimed := c.claims(u, keyHash, linkLifetime)
 	claimed.Link = true

@@ -22,7 +22,8 @@ func HasEnded(settings *v1alpha1.UserSettings, id string) bool {
 	return false
 }
 
-// Ended returns the annotation with one more revoked sign-in and without expired sign-ins.
+// Ended returns the new value of AnnotationEndedSignIns. It adds one revoked sign-in and drops
+// expired sign-ins.
 func Ended(settings *v1alpha1.UserSettings, credential Credential, now time.Time) string {
 	entries := slices.DeleteFunc(strings.Split(settings.Annotations[v1alpha1.AnnotationEndedSignIns], ","),
 		func(entry string) bool {

@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// The name of a flow's cookie is flowPrefix and the state, so that a browser can have several
-	// flows. flowLifetime is the time in which the person must sign in at the provider. maxFlows
-	// limits the cookies of flows, because proxies limit the headers of a request.
+	// The name of a flow's cookie is flowPrefix and the OAuth state, so that a browser can have
+	// several flows. flowLifetime is the time in which the person must sign in at the provider.
+	// maxFlows limits the number of these cookies, because proxies limit the headers of a request.
 	flowPrefix   = "parley-signin-"
 	flowLifetime = 10 * time.Minute
 	maxFlows     = 4
 	maxThen      = 1 << 10
 )
 
-// Flow is an unfinished sign-in with the OpenID provider. Its cookie binds it to the browser.
+// Flow is an unfinished sign-in with the OpenID provider. A cookie binds the flow to the browser.
 type Flow struct {
-	// ID is the state that the provider returns. It becomes the ID of the person's cookie. A
-	// sign-out revokes this ID, so a copy of the flow's cookie cannot sign in again.
+	// ID is the OAuth state, which the provider returns. It becomes the ID of the person's cookie.
+	// A sign-out revokes this ID, so a copy of the flow's cookie cannot sign in again.
 	ID string `json:"-"`
-	// Nonce is returned in the ID token. Verifier proves to the provider that the same facade began the
-	// flow (PKCE).
+	// Nonce is returned in the ID token. Verifier proves to the provider that the same facade began
+	// the flow (PKCE).
 	Nonce    string `json:"nonce"`
 	Verifier string `json:"verifier"`
-	// RedirectURI is the callback. Then is the path that the page shows after the sign-in.
+	// RedirectURI is the URL of the callback. The browser opens the path in Then after the sign-in.
 	RedirectURI string `json:"redirect"`
 	Then        string `json:"then"`
 }
@@ -46,7 +46,7 @@ func (c *Cookies) SetFlow(w http.ResponseWriter, r *http.Request, flow Flow) err
 }
 
 // dropFlows removes invalid cookies of flows. It also removes the oldest cookies, so that at most
-// maxFlows remain, including the new one.
+// maxFlows remain, including the new cookie.
 func (c *Cookies) dropFlows(w http.ResponseWriter, r *http.Request) {
 	expiry := map[string]int64{}
 	var names []string
@@ -70,8 +70,8 @@ func (c *Cookies) clearFlow(w http.ResponseWriter, r *http.Request, name string)
 	http.SetCookie(w, c.cookie(r, name, http.SameSiteLaxMode, "", -1))
 }
 
-// TakeFlow returns the flow of the request's cookie for this state, and removes that cookie from the
-// browser.
+// TakeFlow returns the flow of the request's cookie for this state, and removes that cookie from
+// the browser.
 func (c *Cookies) TakeFlow(w http.ResponseWriter, r *http.Request, state string) (*Flow, bool) {
 	sent, err := r.Cookie(c.name(r, flowPrefix+state))
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *Cookies) TakeFlow(w http.ResponseWriter, r *http.Request, state string)
 	return claimed.Flow, true
 }
 
-// LocalPath reports whether a browser that follows the path stays on the same host. Browsers treat a
-// backslash as a slash.
+// LocalPath reports whether a browser that follows the path stays on the same host. Browsers treat
+// a backslash as a slash.
 func LocalPath(path string) bool {
 	parsed, err := url.Parse(path)
 	return err == nil && len(path) <= maxThen && strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") &&

@@ -39,7 +39,7 @@ func (p Proxies) overTLS(r *http.Request) bool {
 	return trusted && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
 
-// Origin returns the origin of the facade in the browser of a request.
+// Origin returns the facade's origin, as the browser that sent the request sees it.
 func (c *Cookies) Origin(r *http.Request) string {
 	if c.proxies.overTLS(r) {
 		return "https://" + r.Host

@@ -20,9 +20,9 @@ var NoSettings = answer.Refuse(http.StatusForbidden, "You are signed in, but the
 var notUsable = answer.Refuse(http.StatusForbidden, "You may not use these settings: they do not exist, they belong "+
 	"to another person, or you are not in their group")
 
-// Usable returns the settings that the person of a credential may use, sorted by namespace and name.
-// The person must own the settings. If the settings have a group, the person must be in the group.
-// If the cookie was revoked, Usable returns Unauthorized.
+// Usable returns the settings that the person of a credential may use, sorted by namespace and
+// name. The person must own the settings. If the settings have a group, the person must be in the
+// group. If the cookie was revoked, Usable returns Unauthorized.
 func Usable(ctx context.Context, objects cluster.API, credential Credential) ([]v1alpha1.UserSettings, error) {
 	owned, err := Owned(ctx, objects, credential.Username)
 	if err != nil {
@@ -59,8 +59,8 @@ func NamesOf(all []v1alpha1.UserSettings) []rest.SettingsName {
 	return names
 }
 
-// choose returns the settings that the person of a credential chose. Without a choice, it returns the
-// only usable settings.
+// choose returns the settings that the person of a credential chose. If the person chose none,
+// exactly one UserSettings must be usable, and choose returns it.
 func choose(ctx context.Context, objects cluster.API, credential Credential) (*v1alpha1.UserSettings, error) {
 	usable, err := Usable(ctx, objects, credential)
 	chosen := credential.Settings
@@ -85,12 +85,13 @@ func choose(ctx context.Context, objects cluster.API, credential Credential) (*v
 }
 
 const (
-	// maxGroups and maxGroupBytes limit the groups in a cookie. Browsers accept cookies of 4 KiB.
+	// maxGroups and maxGroupBytes limit the groups in a cookie. Browsers accept cookies of up to 4
+	// KiB.
 	maxGroups     = 40
 	maxGroupBytes = 2 << 10
 )
 
-// GroupsOf returns the groups of a person that the person's settings require. It omits all other
+// GroupsOf returns those groups of a person that the person's settings require. It omits all other
 // groups, because the size of a cookie is limited.
 func GroupsOf(owned []v1alpha1.UserSettings, groups []string) (relevant []string) {
 	size := 0

@@ -1,5 +1,5 @@
-// Package auth authenticates requests by a session key, by a token of a person, or by the signed
-// cookie that replaces them in a browser.
+// Package auth authenticates requests by a session key, by a token of a person, or by a signed
+// cookie. In a browser, the cookie replaces the key or the token.
 package auth
 
 import (
@@ -60,7 +60,8 @@ type Credential struct {
 	Expires time.Time
 	// ID identifies the cookie for revocation.
 	ID string
-	// Username and Groups are those of a person. A cookie has only the groups of the person's settings.
+	// Username and Groups identify a person. A cookie contains only the groups that the person's
+	// settings require.
 	Username string
 	Groups   []string
 	// Settings are the settings that the person chose, if any.

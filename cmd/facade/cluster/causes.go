@@ -13,14 +13,14 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// These expressions parse the message of a metav1.StatusCause. The other fields of a cause have
-// only the location and the type of an error. The message has the details, in English, and also the
-// rejected value, which must not appear in a response. The tests of each setting and field check
-// the expressions against a real API server.
+// These expressions parse the message of a metav1.StatusCause. The other fields of a cause contain
+// only the location and the type of an error. The message contains the details, in English, and
+// also the rejected value, which must not appear in a response. The tests of each setting and field
+// check the expressions against a real API server.
 var (
 	subject = regexp.MustCompile(`^\S+ in body `)
-	// typeName matches the name of a type. The API server sends it instead of the value if the rule
-	// is about a whole object.
+	// typeName matches the name of a type. If a rule is about a whole object, the API server sends
+	// the name of the type instead of the value.
 	typeName = regexp.MustCompile(`^(object|array|string|integer|number|boolean)$`)
 	// phrases distinguish errors of the same type.
 	phrases = []struct{ phrase, kind string }{
@@ -45,7 +45,8 @@ func details(causes []metav1.StatusCause, names rest.EntryNames) []rest.Detail {
 	return details
 }
 
-// explain returns the type and message of a cause without the value that the API server adds.
+// explain translates a cause into the type and the message of an error. The message omits the value
+// that the API server adds.
 func explain(cause metav1.StatusCause) (kind, msg string) {
 	value, detail := splitCause(cause.Message)
 	detail = subject.ReplaceAllString(detail, "Input ")

@@ -35,7 +35,7 @@ const indexOwner = "spec.owner.username"
 // cacheWait limits the wait until the facade's own writes appear in the cache.
 const cacheWait = 2 * time.Second
 
-// API has the operations on Kubernetes objects that the facade needs. The methods of Cluster
+// API is the set of operations on Kubernetes objects that the facade needs. The methods of Cluster
 // document them.
 type API interface {
 	UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error)

@@ -39,8 +39,8 @@ func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refu
 		logf.FromContext(ctx).Info("The API server refused a request", "reason", Reason(err))
 		return answer.Forbidden
 	}
-	// The HTTP client cannot fix any other error, and the error may be transient. The text of the
-	// error may contain data of the request, so only the reason is logged.
+	// The HTTP client cannot fix this error, which may be transient. The text of the error may
+	// contain data of the request, so only the reason is logged.
 	logf.FromContext(ctx).Info("A request to the API server failed", "reason", Reason(err))
 	return answer.Unavailable
 }

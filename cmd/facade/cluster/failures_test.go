@@ -15,7 +15,7 @@ import (
 )
 
 // A new client calls discovery before it reads an object. An API server that has just started
-// forbids this call too, and the error of discovery has only the status code.
+// forbids this call too, and the error of discovery contains only the status code.
 func TestAnErrorOfAStartingAPIServerIsNotAPolicyRefusal(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -47,7 +47,7 @@ func (c *Cluster) ReviewToken(ctx context.Context, token string) (username strin
 	if err := c.live.Create(ctx, review); err != nil {
 		return "", nil, err
 	}
-	// An authenticator that does not know audiences returns those of the API server.
+	// An authenticator that does not know audiences returns the API server's own audiences.
 	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience) {
 		return "", nil, nil
 	}
@@ -70,8 +70,8 @@ func (c *Cluster) Class(ctx context.Context, name string) (*v1alpha1.SessionClas
 type ApplyOptions struct{ DryRun, Force bool }
 
 // ApplySettings applies a spec to settings that the caller has read, and returns the new spec. It
-// fails with a conflict if the settings changed after that read, because otherwise two clients could
-// remove each other's fields.
+// fails with a conflict if the settings changed after that read, because otherwise two clients
+// could remove each other's fields.
 func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any,
 	options ApplyOptions) (map[string]any, error) {
 	var apply []client.ApplyOption
@@ -81,8 +81,9 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	if options.Force {
 		apply = append(apply, client.ForceOwnership)
 	}
-	// The client decodes the response into the object that it sent. The object is unstructured,
-	// because a typed list entry would keep sent fields that the entry in the response lacks.
+	// The client decodes the response into the object that it sent. If the object were typed, its
+	// list entries would keep fields that were sent but are missing in the response. The object is
+	// therefore unstructured.
 	settings := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"namespace": over.Namespace, "name": over.Name, "resourceVersion": over.ResourceVersion,
@@ -168,7 +169,8 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user *v1alpha1.UserSettin
 	}
 	waiting, cancel := context.WithTimeout(ctx, cacheWait)
 	defer cancel()
-	// If the facade's writes do not appear in time, a stale response is better than no response.
+	// If the facade's writes do not appear in the cache in time, a stale response is better than no
+	// response.
 	if err := c.cached.List(waiting, &one, append(options, client.Limit(1))...); err != nil && waiting.Err() == nil {
 		return err
 	}
@@ -200,15 +202,15 @@ func (c *Cluster) DeleteConversation(ctx context.Context, conversation *v1alpha1
 	if conversation.UID != "" {
 		options = append(options, client.Preconditions{UID: &conversation.UID})
 	}
-	// If the object is not in the cache, the cache may never receive its deletion. With the cached
-	// client, every later list would wait for that deletion.
+	// If the object is not in the cache, the cache may never receive its deletion. Without this
+	// option, every later list would wait for that deletion.
 	if err := c.cache.Get(ctx, client.ObjectKeyFromObject(conversation), &v1alpha1.Conversation{}); err != nil {
 		options = append(options, client.DisableReadYourWritesConsistency)
 	}
 	return c.cached.Delete(ctx, conversation, options...)
 }
 
-// Agents lists the agents of the catalogue, which settings may name.
+// Agents lists the agents in the catalogue. Settings may name these agents.
 func (c *Cluster) Agents(ctx context.Context) ([]string, error) {
 	catalogue, err := c.configMap(ctx, c.options.Agents)
 	return slices.Sorted(maps.Keys(catalogue)), err

@@ -9,9 +9,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// AnnotationCreatedAt contains the creation time of a Conversation with fractions of a second,
-// which determines the order of the list. The creationTimestamp of the object has only whole
-// seconds.
+// AnnotationCreatedAt contains the creation time of a Conversation with fractions of a second. The
+// list of conversations is sorted by this time, because the object's creationTimestamp has only
+// whole seconds.
 const AnnotationCreatedAt = "parley.dev/created-at"
 
 // maxTitle limits the first line of a message in the cache, in bytes. Lists truncate titles
@@ -20,15 +20,15 @@ const maxTitle = 512
 
 // keptAnnotations are the annotations that the facade reads from the cache, with their maximum
 // lengths. Users can write annotations of up to 256 KiB. Only the end of a longer annotation is
-// kept, because the list of revoked sign-ins has the newest ones at its end.
+// kept, because the list of revoked sign-ins ends with the newest sign-ins.
 var keptAnnotations = map[string]int{
 	v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64, v1alpha1.AnnotationIncomplete: 64,
 	v1alpha1.AnnotationRequestedBy: 1024, v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,
 }
 
 // strip removes the fields that no response uses, so that no user can fill the facade's memory.
-// Messages and images are the bulk of a conversation; the first line of the first message stays for
-// the title.
+// Messages and images are the largest parts of a conversation. Only the first line of the first
+// message stays, for the title.
 func strip(object any) (any, error) {
 	o, isObject := object.(metav1.Object)
 	if !isObject {

@@ -64,7 +64,8 @@ func (w *watchers) notify(object any) {
 	}
 }
 
-// follow notifies the watchers of all changes in a cache.
+// follow observes the cache. When a conversation changes, it notifies the watchers of this
+// conversation.
 func (w *watchers) follow(ctx context.Context, objects cache.Cache) error {
 	informer, err := objects.GetInformer(ctx, &v1alpha1.Conversation{}, cache.BlockUntilSynced(false))
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// abandonTime limits one request to delete a conversation that was created although the client
-	// got an error.
+	// abandonTime limits the time of one request to delete a conversation that was created although
+	// the client got an error.
 	abandonTime = 5 * time.Second
-	// unknownTime limits the retries of a deletion if the facade does not know whether the
-	// conversation was created. The API server processes a request for at most a minute, so it may
-	// still create the conversation in this time.
+	// unknownTime limits the time in which a deletion is retried if the facade does not know
+	// whether the conversation was created. The API server processes a request for at most a
+	// minute, so it may still create the conversation in this time.
 	unknownTime = 70 * time.Second
-	// maxUnknown limits the number of such deletions that run at the same time.
+	// maxUnknown limits the number of deletions by abandonUnknown that run at the same time.
 	maxUnknown = 1000
 )
 

@@ -101,7 +101,7 @@ func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []
 }
 
 // change reads a conversation of the user and calls the function do with it. It returns "not found"
-// if the conversation is deleted or recreated in between.
+// if the conversation is deleted or recreated after the read.
 func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	do func(context.Context, *v1alpha1.Conversation) error) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
@@ -121,7 +121,7 @@ func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	return c, nil
 }
 
-// Stop stops a conversation and keeps its workspace. The response has the previous state.
+// Stop stops a conversation and keeps its workspace. The response contains the previous state.
 func (s *Service) Stop(ctx context.Context, u *auth.User, id string) (any, error) {
 	before, message := v1alpha1.StateStopped, "Conversation was not running"
 	stopped, err := s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any,

@@ -22,8 +22,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Post creates or joins the conversation of a request. If decoding fails, it lists all decoding
-// errors; otherwise it lists the errors of the API server.
+// Post creates or joins the conversation of a request. If the body cannot be decoded, the error
+// lists everything that is wrong in the body. Otherwise, it lists the errors of the API server.
 func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempotencyKey string) (any, error) {
 	request, details := rest.DecodeConversation(body)
 	if len(details) > 0 {
@@ -40,7 +40,7 @@ func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempoten
 }
 
 // conversationID returns the name of the conversation. chosen is true if the client sent an ID or
-// an idempotency key: then a repeated request is for the same conversation.
+// an idempotency key. A repeated request then gets the same name.
 func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
 	switch {
 	case r.ConversationID != nil:
@@ -52,8 +52,8 @@ func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey st
 	return newID(), false
 }
 
-// checkSettings checks that the user's settings are complete for a conversation with this model; nil
-// means the model of the settings. The cache may lack the client's latest write, so an error is
+// checkSettings checks that the user's settings are complete for a conversation with this model;
+// nil means the model of the settings. The cache may lack the client's latest write, so an error is
 // confirmed with the API server. Inherited settings are always read from the API server.
 func (s *Service) checkSettings(ctx context.Context, u *auth.User, model *string) error {
 	if u.Settings.Spec.InheritFrom == nil && settings.CheckComplete(u.Settings, model) == nil {
@@ -70,8 +70,9 @@ func (s *Service) checkSettings(ctx context.Context, u *auth.User, model *string
 }
 
 // create creates the conversation before its keys, replay and images, because the conversation owns
-// these objects. The session starts when all of them exist. If the creation stops in between, the
-// client's retry completes it, or the TTL deletes the conversation with its objects.
+// these objects. The session starts when all of them exist. If the facade cannot create all of
+// them, the client's retry creates the missing objects, or the TTL deletes the conversation with
+// its objects.
 func (s *Service) create(ctx context.Context, u *auth.User, r *rest.ConversationRequest, name string,
 	chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())
@@ -84,7 +85,7 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 			return s.join(ctx, u, r, wanted, keys)
 		}
 		// The conversation may have been created despite the error. If the client did not choose an
-		// ID, its retry would create a second conversation, so delete this one.
+		// ID, its retry would create a second conversation, so delete the first conversation.
 		if !chosen && !cluster.IsRejected(err) {
 			s.abandonUnknown(ctx, wanted)
 		}
@@ -95,8 +96,9 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 	}
 	if err := s.complete(ctx, created, r, keys); err != nil {
 		// If a part of the conversation was rejected, delete the conversation. After a server
-		// error, its session may run nevertheless. Then delete it too, unless the client chose its
-		// ID: a retry with this ID completes the conversation.
+		// error, keep it if the client chose its ID: a retry with this ID completes the
+		// conversation. Otherwise delete it, because its session may run although the client got an
+		// error.
 		rejected := answer.CodeOf(err) < http.StatusInternalServerError
 		if rejected || !chosen && !s.abandonUnknown(ctx, created) {
 			_ = s.abandon(ctx, created)

@@ -128,14 +128,14 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 }
 
 // take returns a page of the conversations that match the filters. The page starts after the
-// position of the previous page's last conversation. If it started at an index, conversations would
-// be missed or repeated when others are created or deleted.
+// position of the previous page's last conversation. If the page started at an index, conversations
+// would be missed or repeated when other conversations are created or deleted.
 func (p page) take(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position
 		conversation *v1alpha1.Conversation
 	}
-	var entries []entry // the page and one more
+	var entries []entry // the entries of the page, and one more entry
 	for i := range all {
 		c := &all[i]
 		at := position{createdAt(c), c.Name}
@@ -289,8 +289,8 @@ func titleOf(c *v1alpha1.Conversation) string {
 	return title
 }
 
-// wholeTitle returns the title before it is truncated. fromMessage is set for the first line of a
-// message.
+// wholeTitle returns the title before it is truncated. fromMessage is set if the title is the first
+// line of a message.
 func wholeTitle(c *v1alpha1.Conversation) (title string, fromMessage bool) {
 	switch spec := &c.Spec; {
 	case c.Annotations[v1alpha1.AnnotationTitle] != "":

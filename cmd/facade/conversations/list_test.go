@@ -31,8 +31,8 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 	if !ok {
 		t.Fatal("the page ID is refused")
 	}
-	// After the first page was read, its last conversation b was deleted. The conversation aa was
-	// created. In the list, aa comes before b.
+	// After the first page was read, its last conversation b was deleted, and the conversation aa
+	// was created. In the list, aa comes before b, so the second page must not contain aa.
 	second := page{limit: 2, after: after}.take(list("d", "a", "aa", "c"))
 	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" ||
 		second.NextPageID != nil {
@@ -73,7 +73,7 @@ func TestPagesContainEachConversationOnceNewestFirst(t *testing.T) {
 	}
 }
 
-// A user with very many conversations finds an old conversation that failed.
+// A user with very many conversations must find an old conversation that failed.
 func TestTheSearchAndTheAttentionFilterCoverAllConversations(t *testing.T) {
 	t.Parallel()
 	const n = 10_000

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Clients read the state right after a start and give up if it is stopped.
+// Clients read the state right after a start. A client that reads STOPPED gives up.
 func TestARequestedRestartShowsAsStarting(t *testing.T) {
 	stopped := func(reason string, suspend bool, restartAt *metav1.Time, seen int64) *v1alpha1.Conversation {
 		return &v1alpha1.Conversation{

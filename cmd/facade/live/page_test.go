@@ -36,7 +36,7 @@ func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 	t.Parallel()
 	const k = 1 << 10
 	events := sized([]int{10, 200 * k, 100 * k, 300 * k, 900 * k, 20, 30, 100 * k, 350 * k, 990 * k})
-	// This session is of an older version, which does not limit the size of a page.
+	// This session runs an older version of the runtime, which does not limit the size of a page.
 	s, c := talking(t, func(w http.ResponseWriter, r *http.Request) {
 		start, _ := strconv.Atoi(r.URL.Query().Get("start_id"))
 		_ = json.NewEncoder(w).Encode(session.EventPage{Events: events[start:]})

@@ -41,7 +41,8 @@ var (
 	NotRunning   = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
 	Starting     = answer.Later(http.StatusServiceUnavailable, "The session is starting; retry later", time.Second)
 	unresponsive = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
-	// Unreachable means that no connection to the session could be opened, so it received nothing.
+	// Unreachable means that no connection to the session could be opened, so the session received
+	// nothing.
 	Unreachable = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
 	// Over means that the session is ending and no longer accepts messages.
 	Over         = answer.Refuse(http.StatusConflict, session.Over)
@@ -80,8 +81,8 @@ func NewSessions(signer *Signer) *Sessions {
 // another session.
 func hostOf(uid string, address net.IP) string { return uid + "." + hex.EncodeToString(address.To16()) }
 
-// dialSession connects to the session of a host from hostOf. It verifies that the session's
-// certificate is for the UID in the host.
+// dialSession connects to the session that host identifies. host is a result of hostOf, with a
+// port. dialSession verifies that the session's certificate is for the UID in host.
 func dialSession(ctx context.Context, signer *Signer, dialer *net.Dialer, network, host string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
@@ -240,7 +241,7 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 	return text, nil
 }
 
-// refusalOr returns err if it is a refusal, else the error other.
+// refusalOr returns err if err is a refusal. Otherwise it returns the second argument.
 func refusalOr(err, other error) error {
 	if refusal, is := errors.AsType[*answer.Refusal](err); is {
 		return refusal
@@ -304,8 +305,8 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 	}
 }
 
-// readLine reads a line. It waits if the user exceeds the read rate of Hold.Pace. Only the bytes of
-// a line that is longer than the reader's buffer count towards the user's limit on memory.
+// readLine reads a line. It waits if the user exceeds the read rate of Hold.Pace. The line counts
+// towards the user's limit on memory only if it is longer than the reader's buffer.
 func readLine(ctx context.Context, reader *bufio.Reader, held *limits.Hold) ([]byte, error) {
 	var line []byte
 	for {

@@ -95,8 +95,8 @@ func (s *Signer) Ready() error {
 	return err
 }
 
-// keys reads the keys each time, because the kubelet may add or replace them. Reading the small file
-// is cheap.
+// keys reads the keys each time, because the kubelet may add or replace them. Reading the small
+// file is cheap.
 func (s *Signer) keys() ([]ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(s.file)
 	switch {

@@ -39,7 +39,7 @@ func mount(t testing.TB, dir, version string) map[string][]byte {
 	return data
 }
 
-// verify checks a token against the public half of a key, like a session.
+// verify checks a token against the public half of a key, as a session does.
 func verify(t *testing.T, data map[string][]byte, token, uid string, at time.Time) error {
 	t.Helper()
 	keys, err := session.ParsePublicKeys(data[session.SigningPublicKey])

@@ -1,5 +1,5 @@
-// Package managed writes the objects that hold parts of HTTP requests: users' keys in Secrets, replays
-// and images in ConfigMaps.
+// Package managed writes the objects that hold parts of HTTP requests: users' keys in Secrets,
+// replays and images in ConfigMaps.
 package managed
 
 import (

@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Tools returns the tool servers of a request and their new keys. If the request has a server
-// without a key, the server keeps its stored key.
+// Tools returns the tool servers of a request and their new keys. If the request contains no key
+// for a server, the server keeps its stored key.
 func Tools(owner string, kind v1alpha1.ManagedKind, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (
 	*v1alpha1.MCPConfig, []Key) {
 	if request == nil {

@@ -41,7 +41,8 @@ func newPolicy() *bluemonday.Policy {
 	return p
 }
 
-// Render renders a text. A text that is too long, or whose HTML is too long, is shown as plain text.
+// Render renders a text. A text that is too long, or whose HTML is too long, is shown as plain
+// text.
 func Render(text string) string {
 	out := bounded{most: minHTML + maxGrowth*len(text)}
 	if len(text) > MaxText || converter.Convert([]byte(text), &out) != nil {

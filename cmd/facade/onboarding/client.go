@@ -36,8 +36,8 @@ type Client struct {
 	client *http.Client
 }
 
-// New returns a client of the manager at an https URL. The manager's certificate must be signed by an
-// authority in the file caFile or, if caFile is empty, by an authority of the system.
+// New returns a client of the manager at an https URL. The manager's certificate must be signed by
+// an authority in the file caFile or, if caFile is empty, by an authority of the system.
 func New(address, caFile string) (*Client, error) {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {
@@ -63,14 +63,15 @@ func New(address, caFile string) (*Client, error) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 }
 
-// Result has the settings of a person, and the reasons why settings of the person are missing.
+// Result contains the settings of a person, and the reasons why other settings of the person are
+// missing.
 type Result struct {
 	Settings []types.NamespacedName
 	Problems []string
 }
 
-// Onboard asks the manager for the settings of the person of an ID token. The manager creates
-// missing settings.
+// Onboard asks the manager for the settings of the person whom an ID token identifies. The manager
+// creates missing settings.
 func (c *Client) Onboard(ctx context.Context, token string) (*Result, error) {
 	body, err := json.Marshal(map[string]string{"token": token})
 	if err != nil {

@@ -46,7 +46,7 @@ func (s *server) ending(ctx context.Context, r request) (*session.Ending, error)
 }
 
 // repositoryEnding returns the ending of a conversation. For a conversation without a repository,
-// it returns the error 404.
+// it returns an error with the status 404.
 func (s *server) repositoryEnding(ctx context.Context, r request) (*session.Ending, error) {
 	ending, err := s.ending(ctx, r)
 	if err == nil && !ending.Repository {

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// socketCall is the field call of an audit entry for an action over a socket.
+// socketCall is the value of the field Call in the audit entry of an action over a socket.
 const socketCall = "SOCKET /socket.io/"
 
 // isChange reports whether requests of a route are audited. A sign-in with the OpenID provider is
@@ -64,9 +64,9 @@ func (s *server) entry(r *http.Request, call, conversation string, n *noted) aud
 	return entry
 }
 
-// actionOf returns the kind of an event that a client sends to a session. For a change of the agent's
-// state, such as an approval, the new state follows the kind. The result contains no other text of
-// the client.
+// actionOf returns the kind of an event that a client sends to a session. For a change of the
+// agent's state, such as an approval, the new state follows the kind. The result contains no other
+// text of the client.
 func actionOf(event []byte) string {
 	var given struct {
 		Action string `json:"action"`

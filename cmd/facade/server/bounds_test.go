@@ -80,7 +80,8 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// inBubble serves a cluster in a synctest bubble, with the timeouts of a real facade in fake time.
+// inBubble serves the cluster c through a facade in a synctest bubble. The facade has its usual
+// timeouts, in fake time.
 func inBubble(t *testing.T, c cluster.API, do func(client *http.Client)) {
 	t.Helper()
 	inBubbleWith(t, c, DefaultOptions(), do)
@@ -149,7 +150,7 @@ func TestWrongKeysAreRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// The client writes its whole body before it reads, like Python's urllib.
+// The client writes its whole body before it reads the response, like Python's urllib.
 func TestClientsRefusedEarlyCanReadTheResponse(t *testing.T) {
 	served := httptest.NewServer(handler(&stubCluster{}))
 	defer served.Close()

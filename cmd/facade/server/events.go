@@ -115,8 +115,8 @@ func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, e
 	return s.archivedPages(string(c.UID), n), nil
 }
 
-// archivedPages returns a pager for the archived current journal (earlier is 0), or for an earlier
-// journal.
+// archivedPages returns a pager for an archived journal. If the argument earlier is 0, this is the
+// current journal.
 func (s *server) archivedPages(uid string, earlier int) pager {
 	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
 		done, err := s.budget.Wait(ctx, hold.User(), limits.ArchiveReads)
@@ -170,7 +170,8 @@ type archivedPage struct {
 	refused error
 }
 
-// add adds an event. It returns false if the page ends before the event.
+// add adds an event. It returns false if the page is complete, or if the hold has no room for the
+// event.
 func (p *archivedPage) add(id int, event json.RawMessage) bool {
 	switch {
 	case p.end >= 0 && id > p.end:
@@ -346,9 +347,9 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	return err
 }
 
-// resumeAfter returns the event after which a client's stream resumes. This is the client's last
-// event, or -1 if the journal was reset and lacks that event. resumeAfter ignores a read error,
-// because the following read of the events reports it.
+// resumeAfter returns the ID of the event after which a client's stream resumes. This is the ID of
+// the client's last event, or -1 if the journal was reset and lacks that event. resumeAfter ignores
+// a read error, because the following read of the events reports it.
 func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) int {
 	if found, err := s.findAfter(ctx, c, hold, after); err == nil {
 		return found
@@ -356,8 +357,8 @@ func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold
 	return after
 }
 
-// findAfter checks whether the session's journal has the event with the ID after. It returns this
-// ID if so, and -1 if not.
+// findAfter looks for an event in the session's journal. The argument after is the ID of this
+// event. findAfter returns the same ID if the journal contains the event, and -1 if not.
 func (s *server) findAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) (int, error) {
 	if after < 0 {
 		return after, nil

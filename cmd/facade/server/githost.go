@@ -46,7 +46,7 @@ func (s *server) hostOperations() map[string]map[string]operation {
 	}
 }
 
-// askHost calls the git host through a session. Without a token the response is empty.
+// askHost calls the git host through a session. If the user has no token, the response is empty.
 func (s *server) askHost(ctx context.Context, r request, path string, query url.Values) (any, error) {
 	if has, err := s.hasToken(ctx, r.user); err != nil || !has {
 		return []string{}, err

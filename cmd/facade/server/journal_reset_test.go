@@ -66,8 +66,8 @@ func sessionOf(t *testing.T, address string) {
 	t.Cleanup(served.Close)
 }
 
-// A session that lost its journal starts again at event 0. Clients that reconnect send the ID of a
-// later event of the old journal.
+// A session that lost its journal starts again at event 0. Clients that reconnect send the ID of
+// their last event, which was in the old journal.
 func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	t.Parallel()
 	const address = "127.31.4.2"
@@ -87,7 +87,8 @@ func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	}
 }
 
-// streamed returns the IDs of the events that a client receives after its last ID.
+// streamed returns the IDs of the events that a client receives. The argument after is the ID of
+// the last event that the client already has.
 func streamed(t *testing.T, url, after string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/conversations/talk/events/stream",

@@ -49,7 +49,8 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 type recorderKey struct{}
 
-// noted has facts about a request that its handler records for the log line and the audit entry.
+// noted contains facts about a request that its handler records for the log line and the audit
+// entry.
 type noted struct {
 	// user is empty if the request was not authenticated.
 	user       types.NamespacedName

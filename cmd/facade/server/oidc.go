@@ -29,10 +29,12 @@ import (
 type SignInOptions struct {
 	// Provider is nil if people do not sign in with a provider.
 	Provider *identity.Provider
-	// ClientSecretFile has the secret of the page's client; empty for a client without a secret.
+	// ClientSecretFile contains the secret of the page's client; empty for a client without a
+	// secret.
 	ClientSecretFile string
 	Scopes           []string
-	// ExternalURL is the URL at which browsers reach the facade; empty means the host of each request.
+	// ExternalURL is the URL at which browsers reach the facade; empty means the host of each
+	// request.
 	ExternalURL string
 	// Onboarding creates the settings of people; nil if administrators create them.
 	Onboarding Onboarder
@@ -127,8 +129,8 @@ func (s *server) oauth(ctx context.Context, redirectURI string) (*oauth2.Config,
 }
 
 // finishSignIn exchanges the provider's code for an ID token and gives the person the cookie. The
-// cookie is SameSite=Strict: browsers do not send it after a redirect that began at the provider. The
-// response is therefore a document that navigates to the page, and not a redirect.
+// cookie is SameSite=Strict: browsers do not send it after a redirect that began at the provider.
+// The response is therefore a document that navigates to the page, and not a redirect.
 func (s *server) finishSignIn(w http.ResponseWriter, r *http.Request) error {
 	if s.options.SignIn.Provider == nil {
 		return notOffered
@@ -258,7 +260,7 @@ func writeDocument(w http.ResponseWriter, code int, path, sentence, link string)
 	}
 	answer.Head(w, "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'")
-	w.Header().Set("Referrer-Policy", "no-referrer") // the address has the code
+	w.Header().Set("Referrer-Policy", "no-referrer") // the address contains the code
 	w.WriteHeader(code)
 	_, _ = fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Parley</title>%s"+
 		"</head><body><p>%s</p><p><a href=\"%s\">%s</a></p></body></html>\n", refresh, html.EscapeString(sentence),

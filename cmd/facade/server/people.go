@@ -21,7 +21,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Onboarder creates the settings of the person of an ID token.
+// Onboarder creates the settings of the person whom an ID token identifies.
 type Onboarder interface {
 	Onboard(ctx context.Context, token string) (*onboarding.Result, error)
 }
@@ -50,11 +50,11 @@ var (
 type onboarded struct {
 	flight singleflight.Group
 	mu     sync.Mutex
-	// last are the last onboardings, by username.
+	// last contains the last onboarding of each person, by username.
 	last map[string]attempt
 }
 
-// attempt is the outcome of an onboarding, and the earliest time of the next one.
+// attempt is the outcome of an onboarding, and the earliest time of the next onboarding.
 type attempt struct {
 	err  error
 	next time.Time
@@ -103,8 +103,8 @@ func (s *server) onboardOnce(ctx context.Context, credential auth.Credential) er
 	return err
 }
 
-// onboard asks the manager to create the settings of a person, and waits until the cache has them. It
-// does nothing if onboarding is not configured.
+// onboard asks the manager to create the settings of a person, and waits until the cache has them.
+// It does nothing if onboarding is not configured.
 func (s *server) onboard(ctx context.Context, credential auth.Credential) error {
 	onboarder := s.options.SignIn.Onboarding
 	if onboarder == nil {
@@ -160,8 +160,8 @@ func (s *server) countPerson(credential auth.Credential) error {
 }
 
 // personSession returns the sign-in session of a person: the settings that the person may use, and
-// the settings that the person has chosen. Clients
-// with ID tokens call it when a person signs in, so it creates the settings of the person's new groups.
+// the settings that the person has chosen. Clients with ID tokens call it when a person signs in,
+// so it creates the settings of the person's new groups.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
 	if err := s.countPerson(credential); err != nil {
@@ -192,7 +192,7 @@ func (s *server) personSession(r *http.Request, credential auth.Credential) (*re
 }
 
 // chooseSettings chooses the settings of a signed-in person. The new cookie replaces the old
-// cookie. A revocation of either cookie also revokes the other one.
+// cookie. If one of these cookies is revoked, both become invalid.
 func (s *server) chooseSettings(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err

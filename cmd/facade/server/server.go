@@ -35,7 +35,7 @@ import (
 const (
 	// ReadTimeout limits the time in which the client must send the request.
 	ReadTimeout = time.Minute
-	// requestTimeout limits the work on one request after it was read.
+	// requestTimeout limits the time of the work on a request after the request was read.
 	requestTimeout = 15 * time.Second
 	// responseTimeout limits the time in which the client must read the response.
 	responseTimeout = 15 * time.Second
@@ -64,8 +64,8 @@ type Options struct {
 	Audit *audit.Log
 }
 
-// DefaultOptions suit a team with one facade. The limit of a body has room for two images of the
-// largest size in base64. It is not larger than the limit on all bodies of one user.
+// DefaultOptions suit a team with one facade. MaxBody has room for two images of the largest size
+// in base64. It is not larger than the limit on all bodies of one user.
 func DefaultOptions() Options {
 	return Options{Limits: limits.Options{MaxBody: 4 << 20, Rate: 20, Burst: 100,
 		Streams: limits.Bounds{User: 32, All: 2000}}}
@@ -134,8 +134,8 @@ type request struct {
 	user *auth.User
 	// credential is the session key, token or cookie that authenticated the user.
 	credential auth.Credential
-	// body is set if the operation reads it. After a call of free, the body no longer counts towards
-	// the limits.
+	// body is set if the operation reads it. After a call of free, the body no longer counts
+	// towards the limits.
 	body []byte
 	free func()
 	// conversation is set if the operation is on a conversation.
@@ -167,14 +167,15 @@ type operation struct {
 	queue limits.Resource
 	// waits is set if the operation may wait for a session, until the client disconnects.
 	waits bool
-	// The function serve replaces the function do if the response is long or not JSON. Such a response
-	// counts as a stream. An error of serve is sent to the client only if serve has sent nothing.
+	// The function serve replaces the function do if the response is long or not JSON. Such a
+	// response counts as a stream. An error of serve is sent to the client only if serve has sent
+	// nothing.
 	serve func(w http.ResponseWriter, r request) error
 }
 
 func (s *server) operations() map[string]map[string]operation {
-	// on returns an operation on one conversation. The function do reads the conversation from the
-	// API server.
+	// The function on returns an operation on one conversation. The function do reads the
+	// conversation from the API server.
 	on := func(do func(context.Context, *auth.User, string) (any, error)) operation {
 		return operation{do: func(ctx context.Context, r request) (any, error) {
 			return do(ctx, r.user, r.PathValue("id"))
@@ -291,7 +292,7 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			return
 		}
 		if o.waits {
-			// Remove the read deadline. When it passes, net/http cancels the request as if the
+			// Remove the read deadline. If it passed, net/http would cancel the request as if the
 			// client had disconnected.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
@@ -311,9 +312,8 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 	}
 }
 
-// settingsWriteWeight is the number of requests for which a change of settings counts. Such a
-// change causes several writes to the API server, and a new check of all references in the
-// settings.
+// A change of settings counts as settingsWriteWeight requests, because it causes several writes to
+// the API server and a new check of all references in the settings.
 const settingsWriteWeight = 10
 
 func (o operation) weight() int {
@@ -335,7 +335,7 @@ func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err
 	return o.serve(w, r)
 }
 
-// perform runs an operation after its queue has granted it a slot.
+// perform waits for the resource that an operation needs, and then runs the operation.
 func (s *server) perform(ctx context.Context, o operation, r request) (_ any, err error) {
 	if o.queue != 0 {
 		done, err := s.budget.Wait(ctx, r.user.ID(), o.queue)

@@ -31,8 +31,8 @@ const (
 	maxRecords = 8
 )
 
-// identify authenticates a request. A person with an ID token who has no settings yet gets them from
-// the manager.
+// identify authenticates a request. A person with an ID token who has no settings yet gets them
+// from the manager.
 func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User, auth.Credential, error) {
 	credential, err := s.credential(r, key, changes)
 	if err != nil {
@@ -128,7 +128,7 @@ func withTimeout(r *http.Request) (timed *http.Request, done func()) {
 	return r.WithContext(ctx), cancel
 }
 
-// signIn gives the owner of a session key a cookie.
+// signIn gives a cookie to a client that sends a session key or the code of a sign-in link.
 func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err
@@ -203,8 +203,8 @@ func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credenti
 	return err
 }
 
-// link creates a link that signs the user in, one time, without a key. It requires the session key,
-// because otherwise a stolen cookie could create new sign-ins forever.
+// link creates a link with which the user can sign in one time, without a key. It requires the
+// session key, because otherwise a stolen cookie could create new sign-ins forever.
 func (s *server) link(_ context.Context, r request) (any, error) {
 	if r.credential.Method != auth.ByKey {
 		return nil, needsKey
@@ -264,9 +264,9 @@ func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 }
 
 // recordsOf returns the users whose settings record the revocation of a cookie. For the cookie of a
-// session key, this is the user of the key. For the cookie of a person, these are all settings of
-// the person: if some of them are deleted or get another owner, the others still record the
-// revocation.
+// session key, this is the user of the key. For the cookie of a person, all settings of the person
+// record the revocation: if some of them are deleted or get another owner, the others still record
+// it.
 func (s *server) recordsOf(ctx context.Context, credential auth.Credential) (users []*auth.User, err error) {
 	if credential.Username == "" {
 		u, err := auth.Authenticate(ctx, s.cluster, credential)

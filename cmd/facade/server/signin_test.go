@@ -161,7 +161,7 @@ func TestWritesWithACookieMustComeFromTheFacadesOwnPage(t *testing.T) {
 	}
 }
 
-// No other site can make a browser send the key itself.
+// Another site can make a browser send the cookie, but not the key.
 func TestAKeyIsAcceptedFromAnyOrigin(t *testing.T) {
 	b := newBrowser(t, &stubCluster{}, DefaultOptions())
 	r := httptest.NewRequest("POST", "http://parley.example.com/api/settings", strings.NewReader("{}"))
@@ -215,7 +215,7 @@ func TestACookieCannotCreateALink(t *testing.T) {
 	b.wants(200, "POST", "/api/signin/link", "")
 }
 
-// A second use of a link is the only sign that another person saw it.
+// A second use of a link is the only sign that another person saw the link.
 func TestReusedSignInLinksAreCounted(t *testing.T) {
 	cluster := &lagging{}
 	b := newBrowser(t, cluster, DefaultOptions())

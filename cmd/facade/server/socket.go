@@ -201,7 +201,7 @@ func (w *watched) Backlog(ctx context.Context, after int, visit func(live.Event)
 func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) error) error {
 	changed, stop := w.cluster.WatchConversation(nameOf(w.conversation))
 	defer stop()
-	attempt := w.conversation.Status.Attempt // the journal of this attempt has the event with the ID after
+	attempt := w.conversation.Status.Attempt // the last attempt whose journal was checked
 	reads := lastReads
 	var failed error
 	visitNext := func(e live.Event) error {

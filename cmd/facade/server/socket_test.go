@@ -143,7 +143,8 @@ func TestUnauthenticatedSocketsAreBounded(t *testing.T) {
 	}
 }
 
-// A session ends before a socket has received its last events. The archive has them.
+// The session ends before the socket has received the session's last events. The archive contains
+// these events.
 func TestASocketReceivesTheLastEventsOfAStoppedSession(t *testing.T) {
 	t.Parallel()
 	const address = "127.31.6.1"

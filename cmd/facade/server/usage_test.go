@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// paidCluster has settings with an owner, whose class has limits.
+// paidCluster contains settings of an owner. The class of these settings has spending limits.
 type paidCluster struct {
 	stubCluster
 	owner string

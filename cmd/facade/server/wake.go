@@ -21,16 +21,17 @@ import (
 )
 
 const (
-	// wakeTimeout is the default of Options.WakeTimeout. The wait and the delivery together take less
-	// than one minute, which is the usual timeout of a proxy.
+	// wakeTimeout is the default of Options.WakeTimeout. The wait and the delivery together take
+	// less than one minute, which is the usual timeout of a proxy.
 	wakeTimeout = 30 * time.Second
-	// reachTimeout limits the time for which a message waits for a session that runs and cannot be
+	// reachTimeout limits the time for which a message waits for a running session that cannot be
 	// reached. Such a session may have ended a moment ago.
 	reachTimeout = 5 * time.Second
-	// minWakePause and maxWakePause limit the delay between two tries. A change of the conversation
-	// ends the delay.
+	// minWakePause and maxWakePause limit the delay between two tries to send a message. A change
+	// of the conversation ends the delay.
 	minWakePause, maxWakePause = 100 * time.Millisecond, 2 * time.Second
-	// wakeRetryAfter is the Retry-After time of a message that waited in vain.
+	// wakeRetryAfter is the Retry-After time that a client gets if the session does not run in
+	// time.
 	wakeRetryAfter = 5 * time.Second
 )
 
@@ -48,15 +49,15 @@ type message struct {
 	body []byte
 	// key is the idempotency key.
 	key string
-	// held counts the bytes of the response. After a call of free, the body no longer counts towards
-	// the limits.
+	// held counts the bytes of the response. After a call of free, the body no longer counts
+	// towards the limits.
 	held *limits.Hold
 	free func()
 }
 
 // sendMessage sends a message and returns the session's response. A stopped session is started
 // first. If the context ends before the message is sent, nothing is sent, but the start continues.
-// All tries have the same key, so that the session accepts the message only one time.
+// All tries use the same idempotency key, so that the session accepts the message only one time.
 func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m message) (json.RawMessage, error) {
 	m.key = cmp.Or(m.key, rand.Text())
 	w := &waking{server: s, message: m, attempt: -1}
@@ -66,8 +67,9 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 		}
 	}
 	waits := s.budget.Hold(m.user.ID(), limits.Wakes)
-	// The body is an event that contains the message. For a message of the largest size, the event
-	// exceeds MaxBody, and might never fit in the user's limit.
+	// The body is an event that contains the message. The event for a message of the largest size
+	// exceeds MaxBody, and might never fit in the user's limit. It therefore counts as MaxBody
+	// bytes.
 	size := min(max(int64(len(m.body)), limits.MinWake), s.options.Limits.MaxBody)
 	if err := waits.Take(size); err != nil {
 		return nil, err
@@ -80,7 +82,7 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 	return w.wake(ctx, c)
 }
 
-// mayWake reports whether a session did not accept a message because it does not run.
+// mayWake reports whether a session did not accept a message because the session does not run.
 func mayWake(err error) bool {
 	for _, refusal := range []error{live.NotRunning, live.Starting, live.Over, live.Unreachable} {
 		if errors.Is(err, refusal) {
@@ -100,15 +102,15 @@ func isStopping(c *v1alpha1.Conversation) bool {
 type waking struct {
 	*server
 	message
-	// unsuspended is set if spec.suspend was false while the message waited. A later stop then ends
-	// the wait.
+	// unsuspended is set if spec.suspend was false while the message waited. If spec.suspend
+	// becomes true after that, the wait ends.
 	unsuspended bool
 	// attempt is the number of the ended attempt after which this message requested a start. It is
 	// -1 if the message requested no start.
 	attempt int32
 	// requested is when the message last requested a start.
 	requested time.Time
-	// unreached is when the session first could not be reached; zero if it can be.
+	// unreached is when the session first could not be reached; zero if the session can be reached.
 	unreached time.Time
 }
 
@@ -122,7 +124,8 @@ func (w *waking) offer(ctx context.Context, c *v1alpha1.Conversation) (json.RawM
 func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMessage, error) {
 	changed, stop := w.cluster.WatchConversation(nameOf(c))
 	defer stop()
-	// The cache may lack a stop that the user requested before the message.
+	// Read the conversation from the API server: the cache may lack a stop that the user requested
+	// before the message.
 	if found, err := w.cluster.Conversation(ctx, nameOf(c)); err == nil && found.UID == c.UID {
 		c = found
 	}
@@ -162,7 +165,7 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 	}
 }
 
-// unreachable reports whether the session could not be reached for too long.
+// unreachable reports whether the session has been unreachable for longer than reachTimeout.
 func (w *waking) unreachable(err error) bool {
 	if !errors.Is(err, live.Unreachable) {
 		w.unreached = time.Time{}

@@ -26,8 +26,8 @@ import (
 // patched.
 type sleeper struct {
 	stubCluster
-	// next is the address of the session after its start. watched is called when a message begins to
-	// wait.
+	// next is the address of the session after its start. watched is called when a message begins
+	// to wait.
 	next    string
 	watched func()
 
@@ -35,8 +35,8 @@ type sleeper struct {
 	// reads counts the reads of the conversation since a message began to wait.
 	reads int
 	waits bool
-	// The function read is called at each read of the conversation. cached is an older version of the
-	// conversation in the cache, or nil.
+	// The function read is called at each read of the conversation. cached is an older version of
+	// the conversation in the cache, or nil.
 	read         func()
 	cached       *v1alpha1.Conversation
 	conversation v1alpha1.Conversation
@@ -140,7 +140,7 @@ func (c *sleeper) message(t *testing.T, request string) (code int, body string) 
 	return response.StatusCode, string(answer)
 }
 
-// stop records a stop of the user.
+// stop records that the user stopped the conversation.
 func (c *sleeper) stop() {
 	c.update(func(s *v1alpha1.ConversationStatus) {
 		c.conversation.Spec.Suspend = true

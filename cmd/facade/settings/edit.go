@@ -15,15 +15,15 @@ import (
 
 // edit is the change that a request makes to settings.
 type edit struct {
-	// spec is the spec after the change, as JSON. A field that the request resets to its default is
-	// missing.
+	// spec is the spec after the change, as JSON. It does not contain the fields that the request
+	// resets to their defaults.
 	spec map[string]any
 	// touched are the settings that the request sets or resets.
 	touched []rest.Setting
 	// keys are the new keys. They are written before the spec, which refers to them.
 	keys []managed.Key
-	// llmKey is the new API key of the model; nil if there is none. The name of its Secret depends on
-	// the other settings.
+	// llmKey is the new API key of the model; nil if there is none. The name of its Secret depends
+	// on the other settings.
 	llmKey *rest.Key
 
 	owner string
@@ -50,9 +50,10 @@ func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.
 	return e, nil
 }
 
-// llmKeyParts returns the parts of the name of the Secret for the new API key of the model. If the
-// request also changes the endpoint, the live spec refers to a Secret with another name. The apply
-// then replaces the endpoint and the key at once, so the new key never reaches the old endpoint.
+// llmKeyParts returns parts of a Secret's name. This Secret will hold the new API key of the model.
+// If the request also changes the endpoint, the name differs from the name in the live spec. The
+// apply then replaces the endpoint and the key at once, so the new key never reaches the old
+// endpoint.
 func (e *edit) llmKeyParts() (parts []string) {
 	model, _ := e.spec["llmModel"].(string)
 	baseURL, _ := e.spec["llmBaseURL"].(string)
@@ -189,7 +190,7 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 }
 
 // dropEmptyReferences removes empty references. A new secret without a value has no reference, but
-// the Go type encodes an empty one.
+// the Go type is encoded with an empty reference.
 func dropEmptyReferences(store any) {
 	fields, _ := store.(map[string]any)
 	secrets, _ := fields["customSecrets"].([]any)

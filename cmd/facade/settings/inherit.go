@@ -16,7 +16,8 @@ import (
 )
 
 // Effective returns the settings with the values that they inherit. It adds no values if the
-// inherited settings are missing or have inheritFrom: the session's status reports this problem.
+// inherited settings are missing or themselves have the field inheritFrom. The session's status
+// reports this problem.
 func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettings) (*v1alpha1.UserSettings, error) {
 	if settings.Spec.InheritFrom == nil {
 		return settings, nil
@@ -34,7 +35,7 @@ func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettin
 	return &effective, nil
 }
 
-// inheritance compares a user's own settings with the effective ones.
+// inheritance compares a user's own settings with the effective settings.
 type inheritance struct {
 	own, effective *v1alpha1.UserSettingsSpec
 	// ownFields and effectiveFields are the same specs as JSON.
@@ -103,8 +104,8 @@ func (i inheritance) repeats(setting rest.Setting, field plain) bool {
 	return present && i.inherited(setting) && field.Shown(value) == field.Shown(i.effectiveFields[setting.Spec])
 }
 
-// changesModel reports whether a request changes the model, the base URL or the API key. A change of
-// the reasoning effort or the temperature does not end the inheritance of a model.
+// changesModel reports whether a request changes the model, the base URL or the API key. A change
+// of the reasoning effort or the temperature does not end the inheritance of a model.
 func (i inheritance) changesModel(request []rest.Setting) bool {
 	return slices.ContainsFunc(request, func(setting rest.Setting) bool {
 		switch field := setting.Value.(type) {
@@ -135,7 +136,7 @@ func repeatsText(field rest.Field[string], inherited *string) bool {
 	return !field.Present || ptr.Deref(field.Value, "") == ptr.Deref(inherited, "")
 }
 
-// changedTools returns the tool servers that do not repeat an inherited one.
+// changedTools returns the tool servers that do not repeat an inherited tool server.
 func (i inheritance) changedTools(request *rest.MCPConfig) rest.MCPConfig {
 	own := ptr.Deref(i.own.MCPConfig, v1alpha1.MCPConfig{})
 	effective := ptr.Deref(i.effective.MCPConfig, v1alpha1.MCPConfig{})

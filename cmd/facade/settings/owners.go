@@ -18,8 +18,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// entryNames maps each list with named entries to the field with the name of an entry. All other
-// lists are atomic.
+// entryNames maps each list with named entries to the field that contains the name of an entry. All
+// other lists are atomic.
 var entryNames = map[string]string{
 	"providerTokens": "provider", "customSecrets": "name", "sseServers": "url", "shttpServers": "url",
 	"stdioServers": "name", "env": "name",
@@ -63,8 +63,8 @@ func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
 
 // claim returns the part of the wanted spec to apply: the fields that the facade already owns, and
 // the fields that change. Clients often post back a whole response. If the facade applied the
-// unchanged fields too, it would become a second owner of fields that another manager set. It would
-// then keep their values when that manager removes them.
+// unchanged fields too, it would become a second owner of fields that another manager set. If that
+// manager later removed such a field, the field would keep its value.
 func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 	claimed := map[string]any{}
 	for field, part := range wanted {

@@ -57,8 +57,8 @@ func (p *plan) ownersOf(setting rest.Setting) (names []string) {
 	return names
 }
 
-// conflictDetails returns an error for each field in conflict, unless the field only has its
-// default.
+// conflictDetails returns an error for each field in conflict. It skips fields that have their
+// default value because no manager set them.
 func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	var details []rest.Detail
 	seen := map[string]bool{}
@@ -99,7 +99,7 @@ func (p *plan) managersOf(path string) (names []string) {
 }
 
 // keptByOthers returns an error for each setting that does not have the requested value after the
-// apply. Other managers own parts of these settings that the request removes.
+// apply. Such a setting has parts that the request removes and that other managers own.
 func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
 	var details []rest.Detail
 	for _, setting := range p.touched {

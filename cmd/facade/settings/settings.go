@@ -26,8 +26,8 @@ import (
 // Store stores the settings of all users.
 type Store struct{ Cluster cluster.API }
 
-// retryBackoff delays the retries of conflicting writes by several facades to the same settings.
-// Within one facade, the writes of a user run one after another.
+// retryBackoff delays the retries after a conflict. Writes conflict if several facades write the
+// same settings. Within one facade, the writes of a user run one after another.
 var retryBackoff = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
 
 // Live reads a user's settings from the API server. A user whose settings were deleted is
@@ -60,7 +60,8 @@ func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 }
 
 // NothingStored reports whether effective settings contain neither stored nor inherited values. The
-// UserSettings object may already exist, because every user with a session key has one.
+// UserSettings object exists even then, because a user with a session key always has a UserSettings
+// object.
 func NothingStored(settings *v1alpha1.UserSettings) bool {
 	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
 		return false
@@ -77,7 +78,8 @@ func NothingStored(settings *v1alpha1.UserSettings) bool {
 	return true
 }
 
-// keyless are model providers that authenticate without a key or run on the user's machines.
+// keyless are prefixes of model names. The providers of these models authenticate without a key, or
+// run on the user's machines.
 var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "ollama/", "ollama_chat/", "sagemaker/",
 	"vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
 
@@ -109,8 +111,9 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 }
 
 // Post stores the settings of a body. A refused request stores nothing. A request that fails
-// halfway may have replaced keys, but a new key never reaches the old endpoint. If decoding fails,
-// Post lists all decoding errors; otherwise it lists the errors of the API server.
+// halfway may have replaced keys, but a new key never reaches the old endpoint. If the body cannot
+// be decoded, the error lists everything that is wrong in the body. Otherwise, it lists the errors
+// of the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {
@@ -159,7 +162,7 @@ func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting)
 	return err
 }
 
-// plan prepares the write of the part of a request that does not repeat inherited values.
+// plan prepares the write of a request. It leaves out the values that only repeat inherited values.
 func (s *Store) plan(ctx context.Context, live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error) {
 	effective, err := Effective(ctx, s.Cluster, live)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// more is the settings table with three new settings. A new setting needs one line in the table and
-// one field in the CRD, and no other code.
+// The type more is the settings table with three new settings. A new setting needs one line in the
+// table and one field in the CRD, and no other code.
 type more struct {
 	rest.Settings
 	Colour  rest.Field[string] `json:"colour" spec:"favouriteColour"`

@@ -37,7 +37,8 @@ func (b bounded) Receive(_ context.Context, from io.Reader) ([]byte, func(), err
 	return nil, nil, errors.New("the frame is too large")
 }
 
-// greeted connects a user and limits the number of frames that the user may send after the greeting.
+// greeted connects a user and limits the number of frames that the user may send after the
+// greeting.
 func greeted(t *testing.T, frames int64) *websocket.Conn {
 	t.Helper()
 	b := bounded{left: &atomic.Int64{}}

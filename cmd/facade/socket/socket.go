@@ -35,8 +35,8 @@ const (
 	maxFrame     = 4 << 20
 	maxGreeting  = 16 << 10
 	maxGreetings = 4
-	// maxActions limits the waiting actions of a client. Actions wait behind an earlier action, which
-	// may wait until the session runs.
+	// maxActions limits the waiting actions of a client. Actions wait behind an earlier action,
+	// which may wait until the session runs.
 	maxActions = 16
 	// smallFrame is the largest size of a frame that does not count towards the limits on bodies.
 	// Pongs and typical actions are smaller.
@@ -63,7 +63,8 @@ const (
 	eventInOld = "oh_action"
 )
 
-// Conversation is the conversation that a client watches. All its errors are texts for users.
+// Conversation is the conversation that a client watches. The texts of all its errors are shown to
+// users.
 type Conversation interface {
 	// Backlog visits the existing events after an ID.
 	Backlog(ctx context.Context, after int, visit func(live.Event) error) error
@@ -209,8 +210,8 @@ func message(err error) string {
 	return string(text)
 }
 
-// send sends past events, then new events. It sends only the last of the past agent states, after
-// all other past events, because the earlier states are stale.
+// send sends past events, then new events. Of the past changes of the agent's state, it sends only
+// the last, after all other past events, because earlier states are stale.
 func (s *Client) send(ctx context.Context, c Conversation, after int) error {
 	var state *live.Event
 	err := c.Backlog(ctx, after, func(e live.Event) error {

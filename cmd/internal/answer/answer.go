@@ -31,7 +31,7 @@ func (r *Refusal) SetHeader(w http.ResponseWriter) {
 	}
 }
 
-// Refuse returns a refusal with a sentence or a list of details.
+// Refuse returns a refusal. Its detail is a sentence or a list of errors.
 func Refuse(code int, detail any) *Refusal {
 	return &Refusal{Code: code, Body: map[string]any{"detail": detail}}
 }
@@ -43,8 +43,8 @@ func Later(code int, detail string, after time.Duration) *Refusal {
 	return r
 }
 
-// Invalid returns a refusal that lists the errors of a request. If one of them is about size, the
-// status is 413.
+// Invalid returns a refusal that lists the errors of a request. The status is 413 if an error has
+// the type rest.TypeTooLarge, otherwise 422.
 func Invalid(details ...rest.Detail) *Refusal {
 	code := http.StatusUnprocessableEntity
 	if slices.ContainsFunc(details, func(d rest.Detail) bool { return d.Type == rest.TypeTooLarge }) {
@@ -92,7 +92,8 @@ func LargerThan(limit int64) *Refusal {
 		" bytes")
 }
 
-// ReadBody reads a body of at most limit bytes. If the reader returns a Refusal, so does ReadBody.
+// ReadBody reads a body of at most limit bytes. If the reader returns a Refusal, ReadBody returns
+// the same Refusal.
 func ReadBody(from io.Reader, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), limit))
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
@@ -146,14 +147,15 @@ func Write(w http.ResponseWriter, body any, err error) {
 }
 
 const (
-	// lingerBytes and lingerTime limit how much of a request's body is still read after its
-	// refusal.
+	// After a refusal, at most lingerBytes of the request's body are still read, for at most
+	// lingerTime.
 	lingerBytes = 32 << 20
 	lingerTime  = 5 * time.Second
 )
 
-// TurnAway refuses a request before its whole body is read. It then discards the rest of the body,
-// within limits. Many clients read the response only after they have sent the whole body.
+// TurnAway refuses a request before its whole body is read. It then reads and discards the rest of
+// the body, within limits, because many clients read the response only after they have sent the
+// whole body.
 func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
 	connection := http.NewResponseController(w)
 	_ = connection.EnableFullDuplex() // if it is not supported, Flush fails

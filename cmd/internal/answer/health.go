@@ -10,7 +10,8 @@ import (
 
 const (
 	readyTimeout = 2 * time.Second
-	// readyLasts is the time for which a result is cached, so that not every probe causes a check.
+	// readyLasts is the time for which the result of a check is cached, so that not every probe
+	// causes a check.
 	readyLasts = time.Second
 )
 

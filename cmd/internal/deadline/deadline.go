@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Piece is the size of a piece in bytes. A client must read each piece of a response within the
-// timeout.
+// Piece is the size of a piece in bytes. A client must read each piece of a response within
+// Writer.Timeout.
 const Piece = 64 << 10
 
-// Writer is a ResponseWriter with a timeout for each piece. After the request, http.Server clears
-// the deadline of the last piece.
+// Writer is a ResponseWriter with a timeout for each piece. The deadline of the last piece does not
+// affect the next request, because http.Server clears it.
 type Writer struct {
 	http.ResponseWriter
 	Timeout time.Duration

@@ -14,7 +14,8 @@ import (
 // there is no provider.
 type Options struct {
 	Issuer string
-	// ClientID is the client of the page. CLIClientID is the public client of kubectl parley login.
+	// ClientID is the OpenID client that the page uses. CLIClientID is the public client that
+	// kubectl parley login uses.
 	ClientID, CLIClientID         string
 	UsernameClaim, UsernamePrefix string
 	GroupsClaim, GroupsPrefix     string
@@ -26,8 +27,8 @@ type Options struct {
 	CAFile string
 }
 
-// AddFlags adds the flags of the options. The flags have the names of the API server's flags. With
-// the same values, a person has the same name in Kubernetes and in Parley.
+// AddFlags adds the flags of the options. The API server has flags with the same names. If both
+// programs get the same values, a person has the same name in Kubernetes and in Parley.
 func (o *Options) AddFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.Issuer, "oidc-issuer-url", "", "The https URL of the OpenID provider with which people sign in. "+
 		"Default: people do not sign in with a provider.")
@@ -68,8 +69,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// SecureURL reports whether a text is an https URL, or an http URL on loopback, without a user, query
-// or fragment.
+// SecureURL reports whether a text is an https URL, or an http URL on loopback, without a user,
+// query or fragment.
 func SecureURL(text string) bool {
 	parsed, err := url.Parse(text)
 	return err == nil && parsed.Host != "" && parsed.User == nil && parsed.RawQuery == "" && parsed.Fragment == "" &&

@@ -25,7 +25,7 @@ const (
 
 // Person is an authenticated person.
 type Person struct {
-	// Username and Groups have their prefixes.
+	// Username and Groups include the configured prefixes.
 	Username string
 	Groups   []string
 	Expires  time.Time
@@ -34,7 +34,8 @@ type Person struct {
 	Email string
 }
 
-// person returns the person of a verified token. encoded is the same token.
+// person returns the person whom a verified token identifies. encoded is the text of the same
+// token.
 func (o *Options) person(encoded string, token *oidc.IDToken) (*Person, error) {
 	var claims map[string]json.RawMessage
 	if err := token.Claims(&claims); err != nil {

@@ -11,7 +11,7 @@ import (
 const (
 	// maxWork limits the bytes of bodies that are processed at the same time.
 	maxWork = 16 << 20
-	// userShare limits one user's bodies to 1/userShare of the bytes that are processed at the same
+	// One user's bodies may take at most 1/userShare of the bytes that may be processed at the same
 	// time.
 	userShare = 4
 )
@@ -33,8 +33,9 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	if err := hold.Take(announced); err != nil {
 		return nil, nil, err
 	}
-	// Reading makes the server send "100 Continue", and the client then sends its body. Remove the
-	// header, because TurnAway discards a body only without it.
+	// The first read of the body makes the server send "100 Continue", and the client then sends
+	// its body. Remove the header Expect: TurnAway does not discard the body of a request with this
+	// header.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }

@@ -22,12 +22,13 @@ type Resource int
 
 // The resources of a budget.
 const (
-	// Bodies are bytes of request bodies, from the start of the request to the end of the work on it.
+	// Bodies are bytes of request bodies. They count from the start of a request to the end of the
+	// work on it.
 	Bodies Resource = iota + 1
 	// Received are bytes of bodies that have been read and are not decoded yet.
 	Received
-	// Work is bytes of bodies that are being decoded and validated. This takes many times their
-	// size in memory.
+	// Work is bytes of bodies that are being decoded and validated. This work takes many times
+	// their size in memory.
 	Work
 	// Responses are bytes of responses that are not sent yet. The process holds about three copies
 	// of them in memory.
@@ -39,7 +40,7 @@ const (
 	Streams
 	// SettingsWrites are changes of a user's settings. Concurrent changes would conflict.
 	SettingsWrites
-	// Lists are lists of all conversations of a user in memory. A list of ten thousand
+	// Lists are lists in memory, each with all conversations of a user. A list of ten thousand
 	// conversations takes some MiB.
 	Lists
 	// RenderRequests are requests to render texts as HTML. Waiting requests count too, because
@@ -54,16 +55,16 @@ const (
 )
 
 const (
-	// MaxWait is the longest wait for a slot.
+	// MaxWait is the longest time for which a request waits for a resource.
 	MaxWait = 10 * time.Second
-	// MinWake is the least number of bytes for which a message counts while it waits.
+	// A waiting message counts as at least MinWake bytes.
 	MinWake = 64 << 10
-	// maxWakes limits the bytes of the messages that wait.
+	// maxWakes limits the bytes of all waiting messages together.
 	maxWakes = 64 << 20
 	// sweepEvery is the interval at which idle accounts are dropped.
 	sweepEvery = time.Minute
-	// responseRate is the average number of response bytes that a user may read from sessions in a
-	// second. responseBurst is the number of bytes that a user may read at once.
+	// responseRate limits the average number of response bytes per second that a user may read from
+	// sessions. responseBurst is the number of bytes that a user may read at once.
 	responseRate  = 4 << 20
 	responseBurst = 64 << 20
 )
@@ -73,8 +74,8 @@ type Bounds struct{ User, All int64 }
 
 // Options configures a Budget.
 type Options struct {
-	// Rate limits the average number of requests per second of a user; zero means no limit. Burst
-	// is the largest number of requests at once.
+	// Rate limits the average number of requests that a user may send per second; zero means no
+	// limit. Burst is the largest number of requests at once.
 	Rate  float64
 	Burst int
 	// MaxBody is the largest body, in bytes.
@@ -95,8 +96,8 @@ type Budget struct {
 	mu       sync.Mutex
 	accounts map[string]*account
 	total    [resources]int64
-	// waiting has the waiters of each resource, in the order of their rounds. round is the latest
-	// round in which a waiter of the resource was granted.
+	// waiting contains the waiters for each resource, sorted by their rounds. round is the highest
+	// round of all waiters that were granted the resource.
 	waiting [resources][]*waiter
 	round   [resources]int
 	swept   time.Time
@@ -219,7 +220,8 @@ func (b *Budget) refusal(user string, r Resource, size int64) error {
 	return nil
 }
 
-// add changes a user's usage by size. After a release, it grants the next waiters.
+// add changes a user's usage by size. If size is negative, waiters may then fit, and add grants
+// them the resource.
 func (b *Budget) add(user string, r Resource, size int64) {
 	a := b.account(user)
 	a.used[r] += size
@@ -232,8 +234,9 @@ func (b *Budget) add(user string, r Resource, size int64) {
 	}
 }
 
-// grant grants the waiters in order. It skips a waiter whose user is at the user's limit, and a
-// response that does not fit yet. Any other waiter that does not fit blocks the waiters after it.
+// grant grants the resource to the waiters in their order. It skips a waiter whose user is at the
+// limit per user. If another waiter does not fit in the total, all waiters after it must wait too.
+// Only for Responses, grant skips such a waiter.
 func (b *Budget) grant(r Resource) {
 	full := false
 	b.waiting[r] = slices.DeleteFunc(b.waiting[r], func(w *waiter) bool {
@@ -251,7 +254,8 @@ func (b *Budget) grant(r Resource) {
 	})
 }
 
-// enqueue adds a waiter to the round after its user's last waiter, or to the current round.
+// enqueue adds a waiter to the current round. If the same user already waits, it adds the waiter to
+// the round after the user's last waiter.
 func (b *Budget) enqueue(r Resource, w *waiter) {
 	w.round = b.round[r]
 	for _, other := range b.waiting[r] {

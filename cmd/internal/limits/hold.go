@@ -57,8 +57,9 @@ func (h *Hold) Release() {
 	}
 }
 
-// Pace counts bytes of a response that were read from a session. It waits if the user reads more
-// than responseRate, because each byte costs CPU time, even if it is never sent.
+// Pace counts bytes of a response that were read from a session. It waits if the user reads faster
+// than responseRate, because each byte costs CPU time, even if the byte is never sent to the
+// client.
 func (h *Hold) Pace(ctx context.Context, size int) error {
 	h.budget.mu.Lock()
 	a := h.budget.account(h.user)
@@ -73,8 +74,8 @@ func (h *Hold) Pace(ctx context.Context, size int) error {
 	return nil
 }
 
-// Reader returns a reader that adds the bytes that it reads to the hold. If the hold is nil, the
-// reader counts nothing.
+// Reader wraps a reader. The hold counts all bytes that are read. If the hold is nil, nothing is
+// counted.
 func (h *Hold) Reader(ctx context.Context, from io.Reader) io.Reader {
 	if h == nil {
 		return from

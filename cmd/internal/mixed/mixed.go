@@ -98,7 +98,7 @@ func (l *listener) look(accepted net.Conn) {
 	}
 }
 
-// begun is a connection whose first byte was already read; Read returns it again.
+// begun is a connection whose first byte was already read. Its method Read returns this byte again.
 type begun struct {
 	net.Conn
 	first []byte

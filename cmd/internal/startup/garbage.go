@@ -12,8 +12,8 @@ const (
 	// headroom is the number of bytes that can be allocated between two garbage collections.
 	headroom = 16 << 20
 	// leastPercent is the smallest GOGC. Without it, a very large heap would be collected too
-	// often. mostPercent is the largest GOGC of a heap above the floor. Without it, a small heap
-	// would be collected too rarely.
+	// often. mostPercent is the largest GOGC, except for a heap smaller than the floor of
+	// boundGarbage. Without it, a small heap would be collected too rarely.
 	leastPercent, mostPercent = 25, 400
 )
 

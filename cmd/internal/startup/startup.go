@@ -1,4 +1,5 @@
-// Package startup has the first steps of the programs that run in the cluster.
+// Package startup parses the flags and sets up the log and the garbage collection of the programs
+// that run in the cluster.
 package startup
 
 import (
@@ -38,7 +39,7 @@ func Run(floor uint64) {
 	ctrl.Log.Info("starting", "version", version.Parley)
 }
 
-// SplitList splits the value of a flag by commas.
+// SplitList splits the value of a flag at commas and spaces.
 func SplitList(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }

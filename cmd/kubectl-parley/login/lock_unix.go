@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryLock locks a file until it is closed. It returns false if the file is locked already.
+// tryLock locks a file until the file is closed. It returns false if the file is locked already.
 func tryLock(file *os.File) bool {
 	return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }

@@ -19,7 +19,8 @@ func loginAt(issuer string) *Login {
 		Scopes: WithOfflineAccess([]string{"openid", "email"})}
 }
 
-// signIn returns a store with a login. Its ID token has expired if the issuer's lifetime is short.
+// signIn returns a store with a login. If issuer.Lifetime is shorter than expiryMargin, the ID
+// token of the login counts as expired.
 func signIn(t *testing.T, issuer *openid.Device) *Store {
 	t.Helper()
 	issuer.Approve(issuer.Claims("ada@example.com"))

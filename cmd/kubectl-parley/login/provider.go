@@ -18,7 +18,8 @@ import (
 
 const (
 	requestTimeout = 20 * time.Second
-	// maxPollInterval limits the interval, in seconds, that a provider can demand.
+	// maxPollInterval is the longest interval between two polls that a provider can demand, in
+	// seconds.
 	maxPollInterval = 60
 )
 
@@ -30,7 +31,7 @@ var client = &http.Client{Timeout: requestTimeout, CheckRedirect: func(*http.Req
 }}
 
 // Prompt shows the person the page of the provider and the code to enter there. complete is the URL
-// of a page that already has the code; it may be empty.
+// of a page on which the code is already entered; it may be empty.
 type Prompt func(page, code, complete string)
 
 // provider is an OpenID provider, as a client sees it.
@@ -77,8 +78,8 @@ func (l *Login) discover(ctx context.Context) (*provider, error) {
 		verifier: found.Verifier(&oidc.Config{ClientID: l.ClientID}), revocation: published.Revocation}, nil
 }
 
-// SignIn completes a login, which names a facade, an issuer, a client and scopes. The person has to
-// enter the shown code at the provider.
+// SignIn completes a login. Before the call, the login names a facade, an issuer, a client and
+// scopes. The person has to enter the shown code at the provider.
 func (l *Login) SignIn(ctx context.Context, show Prompt) error {
 	ctx = oidc.ClientContext(ctx, client)
 	p, err := l.discover(ctx)
@@ -112,8 +113,8 @@ func (l *Login) SignIn(ctx context.Context, show Prompt) error {
 	return l.take(ctx, p, token)
 }
 
-// take stores the tokens of a response. It verifies the ID token. It stores the refresh token in any
-// case, because the provider may already have invalidated the previous refresh token.
+// take stores the tokens of a response. It verifies the ID token. It stores the refresh token in
+// any case, because the provider may already have invalidated the previous refresh token.
 func (l *Login) take(ctx context.Context, p *provider, token *oauth2.Token) error {
 	l.RefreshToken = cmp.Or(token.RefreshToken, l.RefreshToken)
 	encoded, _ := token.Extra("id_token").(string)

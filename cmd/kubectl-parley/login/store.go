@@ -1,5 +1,5 @@
-// Package login signs a person in with the device flow of an OpenID provider. It keeps the tokens in
-// a file that only this person can read.
+// Package login signs a person in with the device flow of an OpenID provider. It keeps the tokens
+// in a file that only this person can read.
 package login
 
 import (
@@ -34,7 +34,7 @@ type Login struct {
 	IDToken      string    `json:"id_token"`
 	Expires      time.Time `json:"expires"`
 	RefreshToken string    `json:"refresh_token,omitempty"`
-	// Settings are the chosen UserSettings, as namespace/name; empty without a choice.
+	// Settings are the chosen UserSettings, as namespace/name; empty if the person chose none.
 	Settings string `json:"settings,omitempty"`
 }
 
@@ -50,8 +50,8 @@ func DefaultStore() (*Store, error) {
 	return &Store{filepath.Join(dir, "parley")}, nil
 }
 
-// path returns the path of a file for a facade. The name is a hash, because URLs can contain characters
-// that file names cannot.
+// path returns the path of a file for a facade. The name is a hash, because URLs can contain
+// characters that file names cannot.
 func (s *Store) path(facade, extension string) string {
 	sum := sha256.Sum256([]byte(strings.ToLower(facade)))
 	return filepath.Join(s.dir, hex.EncodeToString(sum[:16])+extension)
@@ -149,9 +149,9 @@ func (s *Store) locked(ctx context.Context, facade string, do func() error) erro
 	return do()
 }
 
-// Token returns a valid ID token of the login at a facade. It refreshes an expired token. If several
-// processes need a new token, one of them refreshes it and the others use its result, because a
-// provider may accept a refresh token only one time.
+// Token returns a valid ID token of the login at a facade. It refreshes an expired token. A
+// provider may accept a refresh token only one time. If several processes need a new token, only
+// one process therefore sends the refresh token, and the others use the new token.
 func (s *Store) Token(ctx context.Context, facade string) (string, error) {
 	l, err := s.Load(facade)
 	if err != nil {

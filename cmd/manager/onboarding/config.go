@@ -24,7 +24,7 @@ const (
 	maxName = 53
 )
 
-// entry gives each person in a group UserSettings in a namespace.
+// entry says that each person in Group gets UserSettings in Namespace.
 type entry struct {
 	Group            string  `json:"group"`
 	Namespace        string  `json:"namespace"`
@@ -50,8 +50,8 @@ type config struct {
 	problems []string
 }
 
-// parse parses the text of the ConfigMap. An invalid entry gets a problem; the other entries stay
-// valid.
+// parse parses the text of the ConfigMap. For an invalid entry, it records a problem. The other
+// entries stay valid.
 func parse(text string, allowed entryLimits) config {
 	var fields map[string]json.RawMessage
 	var entries []json.RawMessage
@@ -89,8 +89,8 @@ func (c *config) add(index int, text json.RawMessage, allowed entryLimits) {
 	c.byGroup[e.Group] = append(c.byGroup[e.Group], e)
 }
 
-// decodeEntry decodes an entry. An entry with an unknown field still has its group, so that the people
-// in the group learn of the problem.
+// decodeEntry decodes an entry. If the entry has an unknown field, the result still contains the
+// group, so that the people in the group learn of the problem.
 func decodeEntry(text json.RawMessage) (e entry, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()

@@ -25,7 +25,8 @@ const (
 	// maxInProgress limits the requests whose token is being verified or whose UserSettings are being
 	// created.
 	maxInProgress = 32
-	// personRate limits the requests per second of one person, and personBurst the requests at once.
+	// personRate is the number of requests per second that one person may send. personBurst is the
+	// number of requests that the person may send at once.
 	personRate  = 0.2
 	personBurst = 10
 )
@@ -37,7 +38,7 @@ var (
 	busy = answer.Later(http.StatusServiceUnavailable, "Too many requests in flight; retry later", time.Second)
 )
 
-// ServeHTTP onboards the person of an ID token.
+// ServeHTTP onboards the person whom the ID token in the request names.
 func (o *Onboarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)

@@ -36,7 +36,7 @@ const (
 	maxReports = 1000
 )
 
-// Outcomes of the metric.
+// Values of the label outcome of the metric parley_onboarding_total.
 const (
 	outcomeCreated      = "created"
 	outcomeExisting     = "existing"

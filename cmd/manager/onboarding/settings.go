@@ -48,7 +48,7 @@ func build(person *identity.Person, prefix string, e *entry) *v1alpha1.UserSetti
 	return settings
 }
 
-// ensure creates the UserSettings unless they exist. It never changes existing ones.
+// ensure creates the UserSettings unless they exist. It never changes existing UserSettings.
 func (o *Onboarder) ensure(ctx context.Context, wanted *v1alpha1.UserSettings, person *identity.Person) (created bool,
 	err error) {
 	for range 2 { // the settings may be created, or deleted, between two requests

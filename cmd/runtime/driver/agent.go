@@ -33,8 +33,8 @@ type agentProcess struct {
 	conn    *acp.Conn
 	can     acp.AgentCapabilities
 	session string
-	// lostSession is set if the agent has a new session because it could not resume the earlier
-	// session. It is cleared when a prompt contains the history.
+	// lostSession is set if the agent could not resume its earlier ACP session and works in a new
+	// session. It is cleared as soon as a prompt for the new session contains the history.
 	lostSession bool
 	said        *tail
 }
@@ -203,16 +203,18 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	h := d.history
 	switch recorded := h.lastSession == d.texts.id(last); {
 	case exact && h.turn >= 0 && h.outdated:
-		// The agent may repeat a tool call that started after the agent's memory was saved.
+		// The agent's memory may have been saved before the agent's last tool call. The agent would
+		// then repeat this call.
 		return errors.New("its memory may be older than its last action")
 	case exact && recorded && d.replayedSeq < h.lastSeq:
 		// The agent's memory is from an older snapshot. Its next updates would reuse sequence
 		// numbers that are already in the journal.
 		return errors.New("its memory is older than the journal")
 	case !recorded && d.replayedSeq == 0 && h.turns > h.sessionTurns && (exact || h.turn >= 0 && h.sessionTurns == 1):
-		// This session replaced a lost session. The earlier attempt may have ended before the agent
-		// received the history, so the next prompt contains the history. An agent that already
-		// began this turn ignores the text of the prompt, so it does not receive the history twice.
+		// An earlier attempt opened this session to replace a lost session. That attempt may have
+		// ended before the agent received the history, so the next prompt must contain the history.
+		// An agent that has already begun this turn ignores the prompt, and does not receive the
+		// history twice.
 		d.agent.lostSession = true
 	}
 	d.agent.session = last
@@ -231,8 +233,8 @@ func (d *Driver) Request(ctx context.Context, method string, params json.RawMess
 	}
 }
 
-// archive waits until the archive has the journal. The record of the work then survives the loss of
-// the pod.
+// archive waits until the archive has stored the journal. The record of the work then survives the
+// loss of the pod.
 func (d *Driver) archive(ctx context.Context) {
 	if d.Archive != nil {
 		d.Archive(ctx)
@@ -278,9 +280,9 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	}
 }
 
-// superfluous reports whether an event of an update must not be recorded. The caller holds d.mu.
-// The result of a call that the user rejected is superfluous: the rejection is the result of the
-// call.
+// superfluous reports whether to drop an event instead of recording it. The caller holds d.mu. One
+// case is the result of a tool call that the user rejected: the rejection is already recorded as
+// the result of this call.
 func (d *Driver) superfluous(e *session.Event) bool {
 	switch {
 	case isDelivery(e):
@@ -318,8 +320,8 @@ func (c *agentProcess) explain(err error) error {
 	return err
 }
 
-// exitReason describes the agent's exit and adds its last line of output, which usually names the
-// cause.
+// exitReason describes the agent's exit. It adds the agent's last line of output, which usually
+// names the cause.
 func (c *agentProcess) exitReason() string {
 	how := "closed its connection"
 	select {

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// Errors that reject a user's answer to a question, or the revocation of an approval.
+// Errors for a refused request: the user's answer to a question, or the revocation of an approval.
 const (
 	ErrNothingAsked   Conflict = "no action is waiting for confirmation"
 	ErrOtherQuestion  Conflict = "this question is no longer pending; nothing was approved or rejected"
@@ -22,7 +22,8 @@ const (
 	ErrNoSuchApproval Conflict = "there is no such approval, or it was already revoked"
 )
 
-// StateRequest is a user's request for another state.
+// StateRequest is a user's request to change the agent's state, for example to pause the agent or
+// to confirm an action.
 type StateRequest struct {
 	State session.State
 	// Question is the event ID of the question that the user answers. OpenHands clients do not send
@@ -61,8 +62,8 @@ const (
 )
 
 // ChangeState records a user's request: confirm or reject the pending action, pause, stop the turn,
-// or continue. A repeated request with the same key is ignored, because another action may be
-// pending by then.
+// or continue. It ignores a repeated request with the same key: the repetition must not answer a
+// question that was asked after the first request.
 func (d *Driver) ChangeState(r StateRequest, key string) error {
 	return d.take(key, func() error {
 		remembered := ""

@@ -83,7 +83,8 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 	}
 }
 
-// An agent without support for reasons receives the reason in an additional turn.
+// If an agent does not support reasons for rejections, it receives the reason in an additional
+// turn.
 func TestAOneShotSessionEndsOnlyAfterItsAgentHasReadTheReasonOfARejection(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", OneShot: true, Settings: confirming("")}).start()
@@ -202,7 +203,7 @@ func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
 	d.until(session.StateConfirmation)
 }
 
-// The tests of the page and the plugin read the same events from covered.jsonl.
+// The tests of the web page and of the kubectl plugin read the same events from covered.jsonl.
 func TestActionsThatAnApprovalCoversAreRecordedAsClientsExpect(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("../../../api/session/testdata/covered.jsonl")
@@ -328,8 +329,8 @@ func TestOnlyRecognisableActionsCanBeApprovedForTheSession(t *testing.T) {
 	}
 }
 
-// asks returns an order for the stub agent to request permission for a call. The order names a
-// file, because text in a message would be masked.
+// asks returns an order that makes the stub agent request permission for a call. The order names a
+// file that contains the request, because secrets in a message would be masked.
 func asks(t *testing.T, call string) string {
 	t.Helper()
 	const options = `"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]`
@@ -393,7 +394,7 @@ func TestAnApprovalOfEditsCoversOnlyFilesInTheWorkspace(t *testing.T) {
 	}
 }
 
-// Links are resolved for each question, not only for the approval.
+// Symbolic links are resolved again for each question, not only when the user approves edits.
 func TestAnApprovalOfEditsDoesNotFollowALinkMadeLater(t *testing.T) {
 	t.Parallel()
 	edit := func(id string) string {

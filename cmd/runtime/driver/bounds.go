@@ -30,8 +30,8 @@ const (
 const (
 	// maxText bounds each text in an event.
 	maxText = 64 << 10
-	// maxTitle bounds the one-line summary of an event, and maxLogged the error of a turn in the
-	// log.
+	// maxTitle bounds the one-line summary of an event. maxLogged bounds the error of a turn in the
+	// runtime's log.
 	maxTitle  = 200
 	maxLogged = 1 << 10
 	// maxInput bounds the input fields of a tool call, and the tasks of a plan.
@@ -40,7 +40,8 @@ const (
 	maxRaw = 64 << 10
 	// maxID bounds the session IDs and tool call IDs that an agent chooses.
 	maxID = 512
-	// maxOutput bounds the command output in memory. An event holds less.
+	// maxOutput is how much of a command's output stays in memory. The command's event contains at
+	// most maxText of it.
 	maxOutput = 256 << 10
 )
 
@@ -75,13 +76,13 @@ func (t texts) line(text string) string {
 	return line
 }
 
-// observed returns a notice or an error of the session itself.
+// observed returns the event for a notice or an error of the session itself, not of the agent.
 func (t texts) observed(kind, text string) session.Event {
 	text = t.text(text)
 	return session.Event{Source: session.FromEnvironment, Observation: kind, Message: t.line(text), Content: &text}
 }
 
-// shortened truncates a masked text.
+// shortened truncates a text that is already masked.
 func shortened(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -128,8 +129,8 @@ func (t texts) raw(raw json.RawMessage) any {
 }
 
 // fields returns the input fields of a tool call. Input that is not an object becomes the field
-// "input". In input that is too large, each text is truncated. If that is not enough, the whole
-// input becomes one truncated text.
+// "input". If the input is too large, each text in the input is truncated. If that is not enough,
+// the whole input becomes one truncated text.
 func (t texts) fields(raw json.RawMessage) (fields map[string]any, incomplete bool) {
 	var value any
 	_ = json.Unmarshal(raw, &value) // the translator has already parsed it
@@ -198,10 +199,10 @@ func (t *tail) Write(text []byte) (int, error) {
 	defer t.mu.Unlock()
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
-		// Mask before the beginning is cut off. On both sides of the cut, the buffer has more bytes
-		// than the longest secret. It therefore contains the whole of a secret at the cut, and the
-		// mask recognizes the secret. The last line is unfinished and may end within a secret, so
-		// it is masked later.
+		// Mask before the beginning is cut off. On each side of the cut, the buffer has more bytes
+		// than the longest secret. A secret at the cut is therefore complete in the buffer, and the
+		// mask recognizes it. The last line is unfinished and may end within a secret, so it is
+		// masked later.
 		text := t.buffer.String()
 		whole := strings.LastIndexByte(text, '\n') + 1
 		if len(text)-whole > maxOutput {

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// updatesFile writes updates to a file, which the stub agent then sends. %s in an update stands for
-// the text as JSON.
+// updatesFile writes updates to a file. The stub agent sends the updates from this file. In an
+// update, %s stands for the text, encoded as JSON.
 func updatesFile(t *testing.T, text string, updates ...string) string {
 	t.Helper()
 	quoted, err := json.Marshal(text)
@@ -33,8 +33,8 @@ func inFile(t *testing.T, text string) string {
 	return file
 }
 
-// cutting maps each kind of text that is truncated to a function. The function returns the document
-// of a session in which an agent, a command or a script sends such a text.
+// cutting has one entry for each kind of text that the driver truncates. The entry's function
+// returns the document of a session in which an agent, a command or a script sends such a text.
 var cutting = map[string]func(t *testing.T, text string) session.Document{
 	"a message": agentTells(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%s}}`),
 	"a thought": agentTells(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":%s}}`),

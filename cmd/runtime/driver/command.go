@@ -16,7 +16,7 @@ const commandGrace = 15 * time.Second
 const Interrupted = "the session was interrupted: an earlier attempt started this command, and no command runs " +
 	"twice. The work may be partly done or not done at all. To run it again, start a new conversation"
 
-// runCommand runs a plain command on a message. The command's output becomes the agent's message.
+// runCommand runs a plain command for a message. The command's output becomes the agent's message.
 func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	if t.resumed {
 		return failedTurn(Interrupted)

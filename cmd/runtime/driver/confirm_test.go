@@ -87,7 +87,7 @@ func TestAnUnansweredQuestionLetsTheSessionBecomeIdle(t *testing.T) {
 	}
 }
 
-// request returns an order for the stub agent to request permission for a command.
+// request returns an order that makes the stub agent request permission for a command.
 func request(id, command, options string) string {
 	return fmt.Sprintf(`request {"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","rawInput":{"command":%q}},`+
 		`"options":[{"optionId":"n","kind":"reject_once"},%s]}`, id, command, options)
@@ -181,7 +181,8 @@ func TestAPermissionRequestWithoutAnIDIsRefused(t *testing.T) {
 	d.untilSaid("refused")
 }
 
-// An agent may offer a permanent permission. In confirmation mode, the driver does not choose it.
+// An agent may offer to permit an action permanently. In confirmation mode, the driver does not
+// choose this option.
 func TestConfirmationModeGrantsNothingPermanently(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: request("k", "touch a", always), Settings: confirming("")}).start()

@@ -16,7 +16,7 @@ import (
 // commandFields are the input fields in which agents send a command.
 var commandFields = []string{argCommand, "cmd"}
 
-// field returns the first of these input fields that is a string or a list of strings.
+// field returns the first of the named input fields that is a string or a list of strings.
 func (c *call) field(names ...string) string {
 	for _, name := range names {
 		switch value := c.input[name].(type) {
@@ -105,7 +105,8 @@ func (c *call) action(confirmation string) session.Event {
 	return e
 }
 
-// display returns a digest of the action in the form that the user sees.
+// display returns a digest. Two calls have the same digest if the user sees the same action for
+// both calls.
 func (c *call) display() string {
 	e := c.describe()
 	return digestOf(e.Action + " " + encoded(e.Args))
@@ -147,10 +148,10 @@ func (c *call) describe() session.Event {
 	return e
 }
 
-// addInput adds the call's whole input to the arguments of the action, except for values that the
-// arguments already have. An input field must not replace or forge an argument that describes the
-// action. If an input field has the name of such an argument, the whole input becomes the argument
-// "input" instead.
+// addInput adds the call's input to the arguments of the action. It leaves out values that the
+// arguments already contain. An input field must not replace or forge an argument that describes
+// the action. If an input field has the name of such an argument, the whole input becomes the
+// argument "input" instead.
 func (c *call) addInput(args map[string]any) {
 	rest := maps.Clone(c.input)
 	for name, value := range c.input {

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Model meters a turn and enforces its limits.
+// Model measures the model usage of a turn and enforces the limits of the turn.
 type Model interface {
 	BeginTurn(id string) error
 	EndTurn() error
@@ -31,7 +31,7 @@ type Options struct {
 	Input session.AgentInput
 	Env   []string
 	Dir   string
-	// ToolsURL serves the session's tools.
+	// ToolsURL is the URL of the session's tools.
 	ToolsURL string
 	Journal  *journal.Journal
 	Model    Model
@@ -47,16 +47,16 @@ type Options struct {
 	Idle func(context.Context) <-chan struct{}
 	// Notices are recorded at the start of the first attempt.
 	Notices []string
-	// Archive waits until the archive has the journal. It is nil if the journal survives the loss
-	// of the pod.
+	// Archive waits until the archive has stored the journal. It is nil if the journal survives the
+	// loss of the pod.
 	Archive func(context.Context)
 	// LostRecord is set if an earlier attempt may have worked on the first message, and the journal
 	// of that attempt is lost.
 	LostRecord bool
-	// Refresh returns the model's change since the last turn, or nil if the model is unchanged.
-	// Refresh itself may be nil.
+	// Refresh returns the change of the model settings since the last turn, or nil if they are
+	// unchanged. The field Refresh may be nil too.
 	Refresh func(context.Context) *ModelChange
-	// Ended is the pending termination of an earlier attempt, which that attempt could not report.
+	// Ended is set if an earlier attempt ended the session but could not report the termination.
 	Ended *session.Termination
 	// Cgroups is the container's cgroup directory, in which the kernel counts OOM kills.
 	Cgroups string
@@ -74,15 +74,15 @@ type Driver struct {
 	mu         sync.Mutex
 	history    *history
 	translator *translator
-	// loading is set while the agent loads an earlier session. exact is set if its replayed updates
-	// have the same content and sequence numbers as before. replayedSeq is the highest sequence
-	// number that was replayed.
+	// loading is set while the agent loads an earlier session. exact is set if the agent replays
+	// its updates with the same content and the same sequence numbers. replayedSeq is the highest
+	// sequence number that was replayed.
 	loading, exact bool
 	replayedSeq    int
 	// stopped says how the current turn must end. It is nil if the turn need not end.
 	stopped *stop
-	// closed is set as soon as the session accepts no more messages. leaving is set if the session
-	// ends because of Leave.
+	// closed is set as soon as the session accepts no more messages. leaving is set if the method
+	// Leave ended the session.
 	closed, leaving bool
 	// changed is closed and replaced whenever an event is recorded.
 	changed chan struct{}
@@ -110,7 +110,7 @@ type Conflict string
 
 func (c Conflict) Error() string { return string(c) }
 
-// ErrNoAgent, ErrOver and ErrOneShot reject a message.
+// ErrNoAgent, ErrOver and ErrOneShot are the errors for refused messages.
 const (
 	ErrNoAgent Conflict = "this session has no agent that accepts messages"
 	ErrOver    Conflict = session.Over
@@ -133,7 +133,7 @@ func New(o Options) (*Driver, error) {
 	return d, d.open()
 }
 
-// HasAgent reports whether the session has an agent for messages.
+// HasAgent reports whether the session's document names an agent with a command.
 func HasAgent(doc *session.Document) bool { return doc.Agent != nil && len(doc.Agent.Command) > 0 }
 
 // Run runs the agent on each message until the session ends. It returns nil if ctx ended.
@@ -178,8 +178,8 @@ type task struct {
 }
 
 // next returns the current turn or the next message, or nil if there is neither. The channel is
-// closed at the next change, so a message that arrives after this call is not missed. The error
-// says why the journal cannot be used.
+// closed when the next event is recorded, so a message that arrives after this call is not missed.
+// The error says why the journal cannot be used.
 func (d *Driver) next() (*task, <-chan struct{}, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -267,7 +267,8 @@ func (d *Driver) end() {
 }
 
 // Message records a user's message and returns when the message is on disk. The agent receives
-// messages in the order of their records. A repeated message with the same key is ignored.
+// messages in the order in which they were recorded. A repeated message with the same key is
+// ignored.
 func (d *Driver) Message(text string, images []string, key string) error {
 	return d.take(key, func() error {
 		if d.Doc.OneShot && d.history.messages > 0 {

@@ -39,7 +39,7 @@ func TestTheSessionWaitsForTheNextMessage(t *testing.T) {
 	if got := strings.Count(d.heard(), "session/new"); got != 1 {
 		t.Errorf("there were %d sessions of the agent:\n%s", got, d.heard())
 	}
-	// The driver records the end of a turn before it calls EndTurn.
+	// The driver calls EndTurn after it has recorded the end of a turn, so wait for the call.
 	d.wait("the end of both turns", func() bool { return d.turns.heard() == "begin 1, end, begin 9, end" })
 	close(d.idle)
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle {
@@ -84,7 +84,7 @@ func TestAMessageWithTheSameKeyIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// Go's JSON needs six bytes for each control character or markup character.
+// Go's JSON encoder writes six bytes for each "<".
 func TestAnOversizedMessageIsRefusedAndTheSessionContinues(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
@@ -294,7 +294,8 @@ func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-// If metering ended first, a turn that is resumed after a crash would get its whole budget again.
+// If the metering ended first and the runtime then crashed, the resumed turn would get its whole
+// budget again.
 func TestTheEndOfATurnIsRecordedBeforeItsMeteringEnds(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()
@@ -383,8 +384,8 @@ func TestTheAgentGetsItsInstructionsOnce(t *testing.T) {
 	}
 }
 
-// A user may send a message as soon as the session serves requests. The first message must still
-// come first.
+// A user may send a message as soon as the session serves requests. The document's FirstMessage
+// must still be recorded before that message.
 func TestTheFirstMessageIsRecordedBeforeAnyOther(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})

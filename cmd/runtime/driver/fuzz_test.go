@@ -169,7 +169,7 @@ func unknownUpdates(said []byte) (count int) {
 	return count
 }
 
-// simple reports whether the update has no field except its kind. Another field could make the
+// simple reports whether the update has no field except its kind. Any other field could make the
 // update invalid.
 func simple(line []byte) bool {
 	var m struct {

@@ -23,8 +23,8 @@ type history struct {
 	// session.
 	session      string
 	sessionTurns int
-	// turns counts the turns that have begun. instructed is set if the current turn has recorded
-	// the agent's instructions.
+	// turns counts the turns that have begun. instructed is set if the agent's instructions are
+	// already recorded in the current turn.
 	turns      int
 	instructed bool
 	// waiting holds the event IDs of the messages that have no turn yet, in ascending order.
@@ -35,8 +35,8 @@ type history struct {
 	// start after the next message or in the next attempt.
 	held     bool
 	messages int
-	// keys are the idempotency keys of the users' most recent events. lastKeys has the same keys,
-	// ordered by event.
+	// keys are the idempotency keys of the users' most recent events. lastKeys contains the same
+	// keys in the order of the events.
 	keys     map[string]bool
 	lastKeys []string
 
@@ -45,8 +45,8 @@ type history struct {
 	lastSession    string
 	lastSeq, atSeq int
 
-	// actions maps each tool call of the turn to the ID of its action event. observed has the tool
-	// calls with a recorded result.
+	// actions maps each tool call of the turn to the ID of its action event. observed contains the
+	// tool calls whose result is recorded.
 	actions  map[string]int
 	observed map[string]bool
 	rejected map[string]bool
@@ -57,12 +57,12 @@ type history struct {
 	question  question
 	questions map[string]string
 	answers   map[string]answer
-	// approvals maps each rule that is approved for the whole session to the ID of the user's
-	// answer.
+	// approvals contains the rules that the user approved for the whole session. Each value is the
+	// event ID of the user's answer.
 	approvals map[string]int
 
-	// requested is the state that the user requested, until the driver reaches it. requestedAt is
-	// the event ID of the request.
+	// requested is the state that the user requested. It is cleared when a turn ends. requestedAt
+	// is the event ID of the request.
 	requested   session.State
 	requestedAt int
 	// preface is a text for the agent. It stays until the agent has certainly received it. prefaced
@@ -108,8 +108,8 @@ const (
 	extraQuestion = "question"
 	// extraPreface is the field of a notice that holds a text for the agent's next prompt.
 	extraPreface = "preface"
-	// extraOutdated is set in a notice about restored files if the agent may have worked after
-	// these files were saved.
+	// extraOutdated is a field of a notice about restored files. It is set if the agent may have
+	// worked after these files were saved.
 	extraOutdated = "outdated"
 	// extraPullRequest is the field of a notice that holds the link to a pull request.
 	extraPullRequest = "pull_request"
@@ -243,7 +243,7 @@ func (h *history) knows(id, question string) bool {
 	return h.answers[id].question == question || h.asked == id && h.questions[id] == question
 }
 
-// begin starts the turn for a message. The message and all messages before it wait no longer.
+// begin starts the turn for a message. This message and all earlier messages are no longer waiting.
 func (h *history) begin(message int, in string) {
 	if in != h.session {
 		h.session, h.sessionTurns = in, 0
@@ -277,7 +277,7 @@ func (h *history) foldRequest(e *session.Event) {
 		if state == session.StateRunning && h.state == session.StatePaused {
 			h.waiting = append(h.waiting, e.ID) // the agent continues without a message
 		}
-		if !h.held { // otherwise there is no turn to change
+		if !h.held { // if a message is held, no turn can be changed
 			h.requested, h.requestedAt = state, e.ID
 		}
 	}

@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// maxImage is the size in bytes of the largest image that models accept. maxAllImages bounds
-	// the images of one message together, so that the message fits into one request to the model.
-	// maxImageURL is the length of the longest URL of an image, as in the CRD.
+	// maxImage is the size of the largest image that models accept. maxAllImages bounds the total
+	// size of a message's images, so that the message fits into one request to the model. Both
+	// sizes are in bytes. maxImageURL bounds the length of an image's URL, as in the schema of
+	// Conversations.
 	maxImage     = 5 << 20
 	maxAllImages = 20 << 20
 	maxImageURL  = 16384
@@ -29,7 +30,7 @@ const (
 
 // images fetches a message's images, because the agent may have no access to their hosts. If an
 // image cannot be fetched or does not fit, the user and the agent are told, and the message is sent
-// without it. If ctx ends, the blocks are incomplete.
+// without the image. If ctx ends, images may be missing from the result.
 func (d *Driver) images(ctx context.Context, agent *agentProcess, addresses []string) []acp.Content {
 	var blocks []acp.Content
 	size := 0
@@ -70,7 +71,7 @@ func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, k
 	file, isFile := strings.CutPrefix(address, fileScheme)
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch {
-	case isFile && slices.Contains(d.Input.ImageFiles, file): // no other files: later messages may name any path
+	case isFile && slices.Contains(d.Input.ImageFiles, file): // refuse other files: a later message may name any path
 		data, err = os.ReadFile(file)
 	case strings.EqualFold(scheme, "data"):
 		data, err = dataURL(rest)
@@ -83,8 +84,8 @@ func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, k
 	return data, kind, err
 }
 
-// CheckImage returns an error if a message must not have an image with this URL. The image behind
-// an http or https URL is checked when it is fetched.
+// CheckImage returns an error if a message must not contain an image with this URL. The image
+// behind an http or https URL is checked when it is fetched.
 func CheckImage(address string) error {
 	if scheme, rest, _ := strings.Cut(address, ":"); strings.EqualFold(scheme, "data") {
 		data, err := dataURL(rest)
@@ -118,8 +119,8 @@ func imageType(data []byte) (string, error) {
 	return "", errors.New("it is not a PNG, JPEG, GIF or WebP image")
 }
 
-// dataURL decodes the part of a data URL after the scheme, like browsers: base64 may be
-// percent-encoded too, and its padding may be missing.
+// dataURL decodes the part of a data URL after the scheme. Like browsers, it accepts
+// percent-encoded base64, and base64 without padding.
 func dataURL(rest string) ([]byte, error) {
 	header, text, _ := strings.Cut(rest, ",")
 	plain, err := url.PathUnescape(text)
@@ -145,7 +146,7 @@ func download(ctx context.Context, address string) ([]byte, error) {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		// The original error contains the URL, which may be signed.
+		// The original error contains the URL. A signed URL is a secret.
 		return nil, errors.New("its host cannot be reached")
 	}
 	defer response.Body.Close()

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// imageHost serves images. The path is the size of the image in MiB.
+// imageHost serves images. The path of the URL is the size of the image in MiB.
 func imageHost(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

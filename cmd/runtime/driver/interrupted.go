@@ -10,7 +10,7 @@ import (
 // extraInterrupted is a field in the result of an action that did not run to its end.
 const extraInterrupted = "interrupted"
 
-// Results that the runtime records for actions that have no result.
+// Results that the runtime records for actions whose result the agent did not report.
 const (
 	stoppedAction   = "[The turn ended before this action ended. The action may be partly done.]"
 	restartedAction = "[The session was restarted during this action. The action may be partly done.]"
@@ -37,9 +37,9 @@ func (d *Driver) refuseRepetition(first session.Event) error {
 	return err
 }
 
-// closeActions returns a result for each action of the turn that has no result. Otherwise, clients
-// would show the action as running forever. It skips the actions for which except() returns true.
-// d.mu is held.
+// closeActions returns a result event for each action of the turn that has no result. Without this
+// event, clients would show the action as running forever. closeActions skips the actions for which
+// except() returns true. d.mu is held.
 func (d *Driver) closeActions(result string, except func(id string) bool) (events []session.Event) {
 	h := d.history
 	calls := slices.SortedFunc(maps.Keys(h.actions), func(a, b string) int { return h.actions[a] - h.actions[b] })

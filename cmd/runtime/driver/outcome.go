@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// extraErrorID is a field in the error event of a turn. Errors outside a turn do not have it.
-// extraNotStarted is set if the agent could not be started.
+// extraErrorID is a field in the error event of a turn. Errors outside a turn lack this field.
+// extraNotStarted is another field of the event. It is set if the agent could not be started.
 const (
 	extraErrorID    = "error_id"
 	extraNotStarted = "agent_not_started"
@@ -59,7 +59,8 @@ func (o *Outcome) Turn() (*v1alpha1.ConversationTurn, error) {
 	return o.turn, nil
 }
 
-// event reads an event. If the event's JSON does not contain mark, it returns an empty event.
+// event reads the event with this ID. It returns an empty event if the event's JSON does not
+// contain mark.
 func (o *Outcome) event(id int, mark []byte) (event session.Event, err error) {
 	lines, err := o.Journal.Lines(id, id+1)
 	if err != nil || len(lines) == 0 || !bytes.Contains(lines[0], mark) {

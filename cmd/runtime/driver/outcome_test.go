@@ -79,7 +79,7 @@ func TestTheLastStateDeterminesTheOutcomeOfATurn(t *testing.T) {
 		"Failed NoModel: no model is set"; got != want {
 		t.Errorf("without a model the outcome is %q, want %q", got, want)
 	}
-	// A session that cannot start has no turn, for example because its repository does not exist.
+	// A session has no turn if it cannot start, for example because its repository does not exist.
 	if err := driver.Failed(journal, "no such repository"); err != nil {
 		t.Fatal(err)
 	}
@@ -128,8 +128,8 @@ func TestTheOutcomeOfATurnIsReadFromTheEventsOfTheDriver(t *testing.T) {
 	}
 }
 
-// The earlier attempt had begun the turn, so the message is not withdrawn. The outcome has the same
-// text as for a turn that had not begun.
+// The earlier attempt had begun the turn, so the message does not return to the waiting messages.
+// The outcome must have the same text as for a turn that had not begun.
 func TestAResumedTurnSaysThatItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"})

@@ -121,7 +121,7 @@ func (d *Driver) restoreRecorded(c *call, question string) {
 	done := c.observed || d.history.observed[c.ID] && !answered // in this attempt or an earlier one
 	shown := c.shown == c.display() || asked && before == question
 	anew := done || d.confirms() && !shown
-	c.started = recorded && !anew // possibly by an earlier attempt
+	c.started = recorded && !anew // possibly recorded by an earlier attempt
 	if anew {
 		c.observed, c.Status = false, ""
 	}
@@ -157,8 +157,8 @@ func (d *Driver) answer(ctx context.Context, id, question string, options []acp.
 	return choice, err
 }
 
-// applyAnswer records the user's answer and returns the option that the agent offered for it. d.mu
-// is held.
+// applyAnswer records the user's answer and returns the agent's option that matches the answer.
+// d.mu is held.
 func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionOption) (any, error) {
 	choice := d.allow(options)
 	if answer.said == session.StateRejected {

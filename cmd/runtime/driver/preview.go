@@ -24,8 +24,8 @@ const (
 	maxProgress = 1 << 20
 	// maxSecret is the length of the longest line of a secret, in bytes. A truncated text may begin
 	// in the middle of a secret. The mask does not recognize the end of that secret. Previews
-	// therefore omit the first line of a truncated text, or the first maxSecret bytes of a longer
-	// line.
+	// therefore omit the first line of a truncated text. If this line is longer than maxSecret,
+	// they omit only its first maxSecret bytes.
 	maxSecret = session.MaxSecret
 )
 

@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// maxTranscript bounds the history for an agent that cannot resume its session, in bytes.
+// maxTranscript bounds the history, in bytes, that an agent receives if it cannot resume its
+// session.
 const maxTranscript = 48 << 10
 
 const interrupted = "The session was interrupted while you worked on the message below, and was restarted. " +
@@ -172,9 +173,9 @@ func imagesOf(message *session.Event) []string {
 	return images
 }
 
-// transcript returns the history for an agent that lost its session. The history has the earlier
-// turns and, if the current turn was interrupted, the actions of that turn. It does not include
-// waiting messages, nor messages that reached the agent during the current turn.
+// transcript returns the history for an agent that lost its session. The history contains the
+// earlier turns and, if the current turn was interrupted, the actions of that turn. It contains
+// neither waiting messages nor messages that reached the agent during the current turn.
 func (d *Driver) transcript(t task) (string, error) {
 	var lines []string
 	d.mu.Lock()

@@ -31,8 +31,9 @@ func (d *Driver) add(events ...session.Event) error {
 	return d.record(events...)
 }
 
-// record records events; d.mu is held. The cause of a result is the action of the same tool call.
-// An event that is too large is truncated. A user's message is never truncated.
+// record records events; d.mu is held. It sets the cause of a result to the action of the same tool
+// call. It truncates an event that is too large. For a user's message that is too large, it returns
+// an error instead.
 func (d *Driver) record(events ...session.Event) error {
 	for _, event := range events {
 		if event.ToolCall != nil {
@@ -62,7 +63,8 @@ func (d *Driver) record(events ...session.Event) error {
 	return nil
 }
 
-// withUsage adds changed model usage to an event that follows a model call.
+// withUsage returns the event's metadata. It adds the model usage if the usage has changed and the
+// event may follow a model call.
 func (d *Driver) withUsage(e *session.Event) *session.EventMeta {
 	if e.Source != session.FromAgent && e.Observation != session.ObservedState && e.Observation != session.ObservedUsage {
 		return e.Meta
@@ -106,16 +108,16 @@ func Usage(events *journal.Journal) (json.RawMessage, error) {
 	return nil, nil
 }
 
-// Failed records a session's failure before there is a driver.
+// Failed records the failure of a session that has no driver yet.
 func Failed(events *journal.Journal, reason string) error {
 	failure := texts{mask: events.Mask}.observed(session.ObservedError, reason)
 	_, err := events.Append(failure, session.StateChange(session.StateError, *failure.Content))
 	return err
 }
 
-// Restored records that the workspace was restored, before there is a driver. notice is for the
-// user. preface precedes the agent's next message. outdated is set if the agent may have worked
-// after the restored files were saved.
+// Restored records that the workspace was restored. The session has no driver yet. notice is a text
+// for the user. preface is a text for the agent, and precedes the agent's next message. outdated is
+// set if the agent may have worked after the restored files were saved.
 func Restored(events *journal.Journal, notice, preface string, outdated bool) error {
 	restored := texts{mask: events.Mask}.observed(session.ObservedNotice, notice)
 	restored.Extras = map[string]any{extraPreface: preface}

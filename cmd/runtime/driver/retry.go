@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// extraRetryAt is a field in a state change. It has the time at which the agent repeats a failed
-// model call.
+// extraRetryAt is a field in a state change. It contains the time at which the agent repeats a
+// failed model call.
 const extraRetryAt = "retry_at"
 
 // retryState returns a state change that says why and until when the agent waits before it repeats

@@ -10,10 +10,10 @@ import (
 )
 
 // steer sends the agent the messages that arrive during its turn, until the turn must end. It sends
-// one message at a time: the next message follows when the agent reports that it has the previous
-// message on disk. A message that the agent does not report gets a turn of its own, and so does a
-// message that arrived before the turn began. While such a message waits, steer sends no later
-// message, so the agent receives all messages in order.
+// one message at a time, and then waits until the agent reports that the message is on disk. Two
+// kinds of messages get a turn of their own: messages that arrived before the turn began, and
+// messages that the agent does not report. While such a message waits, steer sends no newer
+// message. The agent therefore receives all messages in order.
 func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 	if !agent.can.Steers() {
 		return

@@ -35,8 +35,8 @@ func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	return d, proceed
 }
 
-// working starts a session and waits until the agent has the first prompt. The agent then waits
-// until the function proceed is called, and follows the orders.
+// working starts a session and waits until the agent has received the first prompt. The agent waits
+// until the function proceed is called. Then it follows the orders.
 func working(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "proceed")
@@ -116,7 +116,8 @@ func TestAMessageThatTheAgentTookIsNotRepeatedAfterARestart(t *testing.T) {
 	}
 }
 
-// The agent gets these messages complete, once and in order.
+// A prompt to an agent without its memory must contain all messages that had reached the agent
+// during the interrupted turn: complete, in order, and each message once.
 func TestAnAgentThatLostItsMemoryGetsTheMessagesOfItsTurnAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "proceed")
@@ -174,8 +175,8 @@ func TestMessagesAfterAMessageThatTheAgentDidNotTakeGetTheirOwnTurns(t *testing.
 	}
 }
 
-// The download of an image for a running turn ends together with the turn. The message then gets a
-// turn of its own, and the image is downloaded again.
+// If a turn ends while the image of a new message is downloaded, the download is cancelled. The
+// message then gets a turn of its own, and the image is downloaded again.
 func TestAMessageGetsItsImageEvenIfATurnEndsDuringTheDownload(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32

@@ -161,7 +161,8 @@ func TestAStopDuringAQuestionEndsTheTurn(t *testing.T) {
 	}
 }
 
-// The second question waits for the answer to the first question.
+// The second question waits for the answer to the first question. After the stop, the second
+// question must not be asked.
 func TestNoQuestionIsAskedAfterAStop(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "pair rm", Settings: confirming("")}).start()

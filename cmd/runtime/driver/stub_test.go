@@ -14,12 +14,12 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// stubVariable turns the test binary into a stub agent. Each line of a message is an order to the
-// stub.
+// If the variable stubVariable is set, the test binary acts as a stub agent. Each line of a message
+// is an order to the stub.
 const stubVariable = "STUB_AGENT"
 
 func TestMain(m *testing.M) {
-	// The runtime runs its own binary to confine a child.
+	// To confine a child process, the runtime runs its own binary, which is the test binary here.
 	if len(os.Args) > 2 && os.Args[1] == process.ConfineCommand {
 		runtime.LockOSThread()
 		fmt.Fprintln(os.Stderr, process.Become(os.Args[2], os.Args[3:]))
@@ -102,8 +102,8 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"deaf":   `{}`,
 			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
-			// exactload is like Parley's agent. exact is like Parley's agent after it lost its
-			// sessions.
+			// With exactload, the stub acts like Parley's agent. With exact, it acts like Parley's
+			// agent after the loss of its sessions: session/load fails.
 			"exactload": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true}}`,
 			"steers": `{"loadSession":true,"mcpCapabilities":{"http":true},"promptCapabilities":{"image":true},` +
 				`"_meta":{"parley.dev/exactReplay":true,"parley.dev/steers":true}}`,
@@ -122,7 +122,7 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": "unknown session"}})
 			return
 		}
-		if s.can == "plainsteers" { // the update that the first process sent
+		if s.can == "plainsteers" { // replay the update that the first process sent
 			s.update(`{"sessionUpdate":"user_message_chunk","_meta":{"parley.dev/seq":1,"parley.dev/message":"3"}}`)
 		} else if s.can != "plainexactload" { // the session is empty
 			s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
@@ -193,7 +193,7 @@ func (s *stub) obey(id json.RawMessage, cancelled <-chan struct{}, orders []stri
 				answered.Go(func() { s.ask(call, quoted) })
 			}
 			answered.Wait()
-		case "request": // asks for the permission in the order, or in a file
+		case "request": // the order contains the permission request or names its file
 			if text, err := os.ReadFile(rest); err == nil {
 				rest = string(text)
 			}

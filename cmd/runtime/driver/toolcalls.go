@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// toolCall is an agent's update about a tool call. A partial update has only the changed fields.
+// toolCall is an agent's update about a tool call. A partial update contains only the changed
+// fields.
 type toolCall struct {
 	ID        string          `json:"toolCallId"`
 	Title     string          `json:"title"`
@@ -47,8 +48,8 @@ func (t *toolCall) toolName() string {
 	return cmp.Or(parley, qwen, t.Name)
 }
 
-// kindExecute is the kind of tools that run commands. kindOther is the kind of tools without a kind
-// of their own.
+// kindExecute is the kind of tools that run commands. kindOther is the kind of tools that fit no
+// other kind.
 const (
 	kindExecute = "execute"
 	kindOther   = "other"
@@ -64,8 +65,8 @@ type call struct {
 	progress json.RawMessage
 	exit     *int
 	started  bool // the action of the call is recorded
-	// shown is the digest of the recorded action as the user sees it. incomplete is set if the
-	// recorded action lacks a part of the input.
+	// shown is the result of the method display when the action was recorded. incomplete is set if
+	// the recorded action lacks a part of the input.
 	shown      string
 	incomplete bool
 	observed   bool // the result of the call is recorded
@@ -212,15 +213,15 @@ func (c *call) observation() session.Event {
 	return e
 }
 
-// Exit codes of commands that have not ended by themselves. OpenHands clients know -1, and shells
-// use 130.
+// Exit codes of commands that have not ended by themselves. To OpenHands clients, -1 means that the
+// command is still running. Shells return 130 after an interrupt.
 const (
 	exitRunning     = -1
 	exitInterrupted = 130
 )
 
-// exitCode returns a command's exit code. If the agent sent no exit code, it is 1 after a failure
-// and otherwise 0.
+// exitCode returns a command's exit code. If the agent sent no exit code, the result is 1 after a
+// failure and otherwise 0.
 func (c *call) exitCode() (code int, interrupted bool) {
 	var output struct {
 		Snake    *int `json:"exit_code"`

@@ -8,14 +8,14 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ran returns an order for the stub agent to report a finished call.
+// ran returns an order that makes the stub agent report a finished call.
 func ran(id, command string) string {
 	return fmt.Sprintf(`raw {"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute",`+
 		`"status":"completed","rawInput":{"command":%q},"rawOutput":"done"}`, id, command)
 }
 
 // An agent may reuse the ID of a call from an earlier turn. An agent that lost its session always
-// does.
+// reuses IDs.
 func TestAToolCallWithAReusedIDIsRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: ran("k", "one")}).start()

@@ -23,14 +23,14 @@ type planEntry struct {
 	Status  string `json:"status"`
 }
 
-// unrecorded lists the known kinds of updates that become no events. Usage is among them, because
-// the model proxy meters it.
+// unrecorded lists the known kinds of updates that are not recorded as events. It includes usage
+// updates, because the model proxy measures the usage.
 var unrecorded = map[string]bool{
 	acp.UserChunk: true, "available_commands_update": true, "current_mode_update": true, "config_option_update": true,
 	acp.SessionInfo: true, acp.UsageUpdate: true,
 }
 
-// translator turns updates into events. It returns the same events for a replayed update.
+// translator turns updates into events. For a replayed update, it returns the same events again.
 type translator struct {
 	texts
 	// kind and streamed hold a message or thought that arrives in chunks. The whole text becomes
@@ -43,7 +43,7 @@ type translator struct {
 	partial     tail
 
 	calls map[string]*call
-	// printing has the running commands that printed most recently.
+	// printing contains the running commands that printed most recently.
 	printing []*call
 }
 

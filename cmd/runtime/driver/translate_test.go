@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// These updates were recorded from the published agents.
+// These updates were recorded from publicly available agents.
 func TestUpdatesOfPublicAgentsAreTranslated(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ updates, want []string }{

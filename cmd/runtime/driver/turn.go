@@ -21,8 +21,8 @@ type ending struct {
 	// reason says why the turn failed. id is one of errorIDs, or empty.
 	reason string
 	id     string
-	// notStarted is set if the agent could not be started. withdrawn is the message of a turn that
-	// therefore did not begin. That message waits for the next start of the agent.
+	// notStarted is set if the agent could not be started. If the turn had not begun either,
+	// withdrawn is the event ID of its message. That message waits for the next start of the agent.
 	notStarted bool
 	withdrawn  *int
 	// idle is set if the user did not answer the agent's question in time.
@@ -68,8 +68,9 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 		end.reason += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
 	}
 	d.recordEnd(&end)
-	// Record the end before EndTurn, which forgets the usage of the turn. In the other order, a
-	// turn that is resumed after a crash would have its whole budget again.
+	// The end of the turn is already recorded here, because EndTurn forgets the usage of the turn.
+	// In the other order, a crash between the two steps would resume the turn with its whole
+	// budget.
 	if err := d.Model.EndTurn(); err != nil {
 		d.Log.Error("recording the end of a turn failed", "error", err)
 	}
@@ -97,8 +98,8 @@ func (d *Driver) recordEnd(end *ending) {
 		}
 		events = append(events, failure)
 	}
-	// In a one-shot session, a waiting message can only be the reason of a rejection. The agent
-	// still has to work on it.
+	// In a one-shot session, a waiting message can only be the user's reason for a rejection. The
+	// agent still has to work on this message.
 	if end.state == session.StateAwaiting && d.Doc.OneShot && len(d.history.waiting) == 0 {
 		end.state = session.StateFinished
 	}
@@ -216,7 +217,7 @@ func (d *Driver) beginTurn(t task) error {
 
 // promptAgent sends the prompt and waits for the end of the turn. A write blocks if the agent does
 // not read, so goroutines do the writing. The cancel notification is sent after the prompt, because
-// it would otherwise have no effect.
+// a notification before the prompt has no effect.
 func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParams) ending {
 	call, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -291,7 +292,7 @@ func (d *Driver) stopping(t task) bool {
 	return d.mustStop(t.message)
 }
 
-// turnOver reports whether no turn is running, or the turn must end; d.mu is held.
+// turnOver reports whether no turn is running or the current turn must end; d.mu is held.
 func (d *Driver) turnOver() bool { return d.history.turn < 0 || d.mustStop(d.history.turn) }
 
 // await waits until a condition is met or ctx ends. It evaluates the condition under d.mu after

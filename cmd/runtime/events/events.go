@@ -32,8 +32,8 @@ const (
 	maxReason = 2000
 	// usualLimit is the default number of events per page. maxLimit is the maximum.
 	usualLimit, maxLimit = 20, 100
-	// heartbeat is the interval between comments on an idle stream. writeTimeout is how long a
-	// client may take to read each part of a response.
+	// heartbeat is the interval between the comments that keep an idle stream open. writeTimeout is
+	// how long a client may take to read each part of a response.
 	heartbeat    = 15 * time.Second
 	writeTimeout = 30 * time.Second
 	// batch and batchBytes bound one read of the journal, in events and in bytes. An event larger
@@ -47,8 +47,8 @@ type Driver interface {
 	Message(text string, images []string, key string) error
 	ChangeState(request driver.StateRequest, key string) error
 	Revoke(approval int, key string) error
-	// Preview returns the text that is not in an event yet. The channel is closed when that text
-	// changes.
+	// Preview returns the unfinished texts of the current turn, which no event contains yet. The
+	// channel is closed when these texts change.
 	Preview() (session.Preview, <-chan struct{})
 }
 
@@ -60,7 +60,7 @@ type Server struct {
 	Stopping <-chan struct{}
 }
 
-// List serves GET requests for a range of events, in either order.
+// List serves GET requests for a range of events, in ascending or descending order.
 func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	number := func(name string, usual int) (int, bool) {
@@ -89,7 +89,8 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	if reverse {
 		from, to = max(start, end-limit), end
 	}
-	// Large events, such as events with images, make a page shorter. The next page has the rest.
+	// Large events, such as events with images, make a page shorter. The next page contains the
+	// omitted events.
 	for from < to-1 && s.Journal.Size(from)-s.Journal.Size(to) > batchBytes {
 		if reverse {
 			from++
@@ -262,7 +263,7 @@ func (s *Server) apply(a *action, key string) error {
 		Reason: a.Args.Reason, Remember: a.Args.Remember}, key)
 }
 
-// problem says why an action is invalid, or returns an empty string.
+// problem returns the reason why an action is invalid, or an empty string.
 func (a *action) problem(key string) string {
 	switch {
 	case len(key) > session.MaxIdempotencyKey:

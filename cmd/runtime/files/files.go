@@ -40,7 +40,8 @@ type Server struct {
 	// Mask masks secrets in texts.
 	Mask func(string) string
 
-	// comparing is a semaphore for one comparison at a time. first guards its creation.
+	// comparing is a semaphore that allows one comparison at a time. The field first makes sure
+	// that comparing is created only once.
 	comparing chan struct{}
 	first     sync.Once
 	storing   sync.Map // names of uploads in flight
@@ -194,8 +195,8 @@ func (s *Server) Patch(w http.ResponseWriter, r *http.Request) {
 }
 
 // compare runs one comparison at a time, because a comparison reads every file that may have
-// changed. A comparison continues even if its request is cancelled. Other requests wait for it
-// until they time out.
+// changed. A comparison continues even if its request is cancelled. Other requests wait for the
+// running comparison until they time out.
 func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*workspace.Changes) error) {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()

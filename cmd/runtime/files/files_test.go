@@ -207,7 +207,7 @@ func TestTheNextComparisonWaitsUntilACancelledComparisonEnds(t *testing.T) {
 	defer writer.Close()
 	giveUp()
 	<-first
-	// The pipe is gone, so the next comparison would succeed if it did not wait for the first one.
+	// Without the pipe, a second comparison would succeed if it did not wait for the first comparison.
 	if err := os.Rename(pipe, filepath.Join(t.TempDir(), "pipe")); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestConcurrentUploadsOfOneNameDoNotMix(t *testing.T) {
 		got, err := upload(server, "note", reader)
 		first <- fmt.Sprint(got, err)
 	}()
-	// This is more than the buffers hold, so the write ends only after the server has begun to
+	// 1 MiB is more than the buffers hold, so the write ends only after the server has begun to
 	// read.
 	if _, err := writer.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@ import (
 // maxUpload bounds the size of one uploaded file in bytes.
 const maxUpload = 32 << 20
 
-// Upload stores a user's files. Each file is stored completely or not at all. It replaces a file
-// with the same name.
+// Upload stores a user's files. Each file is stored completely or not at all. An uploaded file
+// replaces an existing file with the same name.
 func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	parts, err := r.MultipartReader()
 	if err != nil {

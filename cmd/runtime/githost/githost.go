@@ -64,8 +64,8 @@ func New(repository *session.Repository, token string) (*Host, error) {
 	h := &Host{provider: cmp.Or(repository.Provider, v1alpha1.GitHub), header: http.Header{},
 		root: remote.URL.Scheme + "://" + remote.URL.Host, public: session.IsPublicHost(remote.URL.Hostname()),
 		name: strings.TrimSuffix(strings.Trim(remote.URL.Path, "/"), ".git")}
-	// The client follows no redirects, because the token must not reach another host. Read follows
-	// a redirect without the token.
+	// The client follows no redirects, because the token must not reach another host. Only the
+	// method Read follows a redirect, without the token.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	h.client = &http.Client{Timeout: timeout, CheckRedirect: stay}
 	h.header.Set("Authorization", "Bearer "+token)
@@ -176,7 +176,7 @@ func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
 		Company: u.Company, Name: cmp.Or(u.Name, u.Display), Email: u.Email}, nil
 }
 
-// repository is a repository in a host's response. It has the fields of every provider's API.
+// repository is a repository in a host's response. It contains the fields of every provider's API.
 type repository struct {
 	ID            text    `json:"id"`
 	UUID          string  `json:"uuid"`

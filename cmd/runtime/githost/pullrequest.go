@@ -73,9 +73,9 @@ func messages(value any, found []string) []string {
 // the tokens of these hosts under another provider's name.
 const gitea v1alpha1.GitProvider = "gitea"
 
-// dialect returns the kind of the host and the repository's URL in the host's API. A self-hosted
-// server with a token for GitHub may be Gitea or Forgejo. dialect therefore asks such a server for
-// its version.
+// dialect returns the kind of the host and the repository's URL in the host's API. Users of Gitea
+// and Forgejo may store their token as a GitHub token. dialect therefore asks a self-hosted server
+// for its version.
 func (h *Host) dialect(ctx context.Context) (kind v1alpha1.GitProvider, repository string, err error) {
 	owner, name, ok := cutLast(h.name)
 	if !ok {
@@ -118,7 +118,8 @@ func escaped(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// created decodes a new pull request or comment. Each kind of host sends the link in another field.
+// created decodes a new pull request or comment. Each kind of host sends the link in a different
+// field.
 type created struct {
 	HTMLURL string `json:"html_url"`
 	WebURL  string `json:"web_url"`
@@ -134,7 +135,7 @@ type created struct {
 func (c *created) link() string { return cmp.Or(c.HTMLURL, c.WebURL, c.Links.HTML.Href) }
 
 // CreatePullRequest opens a pull request and returns its link. If the branch already has an open
-// pull request, it returns the existing link.
+// pull request, it returns the link of that pull request.
 func (h *Host) CreatePullRequest(ctx context.Context, pr PullRequest) (link string, err error) {
 	kind, repository, err := h.dialect(ctx)
 	if err != nil {
@@ -212,8 +213,8 @@ func request(kind v1alpha1.GitProvider, pr PullRequest) (path string, body any) 
 }
 
 // existing returns the link of the branch's open pull request, or an empty string. It does not
-// search on Bitbucket. There, a second request updates the existing pull request and is not
-// refused.
+// search on Bitbucket, because Bitbucket does not refuse a second request: it updates the existing
+// pull request.
 func (h *Host) existing(ctx context.Context, kind v1alpha1.GitProvider, repository string, pr PullRequest) string {
 	var found []created
 	switch owner, _, _ := cutLast(h.name); kind {

@@ -75,7 +75,7 @@ func open(t *testing.T, address string, provider v1alpha1.GitProvider, token str
 	return h
 }
 
-// kinds has requests and responses from the documentation of each kind of host.
+// kinds contains requests and responses from the documentation of each kind of host.
 var kinds = map[string]struct {
 	provider             v1alpha1.GitProvider
 	token, authorization string

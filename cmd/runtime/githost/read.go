@@ -18,8 +18,8 @@ const maxRead = 64 << 10
 var readable = regexp.MustCompile(`^/(issues|pulls|merge_requests|pullrequests|commits?|statuses|check-runs|` +
 	`check-suites|actions/runs|actions/jobs|pipelines|jobs)(/|$)`)
 
-// Read reads from the host's API about the repository, such as an issue's comments. path is
-// relative to the repository's API path and may have a query.
+// Read reads data about the repository from the host's API, such as an issue's comments. The path
+// is relative to the repository's API path and may contain a query.
 func (h *Host) Read(ctx context.Context, path string) (string, error) {
 	path, query, _ := strings.Cut(path, "?")
 	if !readable.MatchString(path) || strings.ContainsAny(path, `%\;#`) || strings.Contains(path, "..") ||

@@ -51,7 +51,7 @@ func AskRepositories(ctx context.Context, h *Host, r *http.Request) (any, error)
 	return h.Repositories(ctx, query.Get("query"), page, size)
 }
 
-// number parses a query parameter. It returns the default if the parameter is missing.
+// number parses a query parameter. If the parameter is missing, it returns the default value usual.
 func number(query url.Values, name string, usual, largest int) (int, error) {
 	text := query.Get(name)
 	if text == "" {
@@ -64,7 +64,7 @@ func number(query url.Values, name string, usual, largest int) (int, error) {
 	return n, nil
 }
 
-// AskBranches returns the branches of the repository in the query parameter repository.
+// AskBranches returns the branches of a repository. The query parameter "repository" is its name.
 func AskBranches(ctx context.Context, h *Host, r *http.Request) (any, error) {
 	return h.Branches(ctx, r.URL.Query().Get("repository"))
 }

@@ -41,7 +41,7 @@ func (p *Proxy) rewriteAction(action map[string]any) {
 		return
 	}
 	headers, _ := action["header"].(map[string]any)
-	// Headers with the token are removed, even for transfers to another host.
+	// Remove headers that contain the token, even for transfers to another host.
 	maps.DeleteFunc(headers, func(_ string, value any) bool {
 		text, _ := value.(string)
 		return p.options.Mask(text) != text

@@ -15,7 +15,7 @@ type route struct {
 	path    *regexp.Regexp
 }
 
-// at returns a route for paths that consist of a repository's path and the pattern.
+// The function at returns a route for paths that consist of a repository's path and the pattern.
 func at(pattern string, methods ...string) route {
 	return route{methods, regexp.MustCompile(`^(?:[^/]+/)+` + pattern + `$`)}
 }

@@ -42,8 +42,8 @@ const (
 	// firstBackOff and lastBackOff are the shortest and the longest wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
-	// firstEndBackOff and lastEndBackOff are shorter, because little time is left when a session
-	// ends.
+	// firstEndBackOff and lastEndBackOff replace firstBackOff and lastBackOff at the end of a
+	// session, when little time is left.
 	firstEndBackOff = 100 * time.Millisecond
 	lastEndBackOff  = time.Second
 )
@@ -141,7 +141,7 @@ func (a *Archive) position(ctx context.Context, method, path string, query url.V
 
 // Restore appends the archived events that the journal file lacks. The workspace may be lost, or
 // older than the archived journal. If the file is missing, Restore retries until ctx ends. If the
-// file exists, it tries one time.
+// file exists, Restore tries only once.
 func (a *Archive) Restore(ctx context.Context, file string) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)

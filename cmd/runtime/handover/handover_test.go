@@ -307,8 +307,8 @@ func TestALargeJournalTakesLittleMemoryAtAStart(t *testing.T) {
 	}
 }
 
-// If the archive was unavailable at the start, both journals may begin with the same events and
-// then differ.
+// If the archive was unavailable when the session started, the archived journal and the new journal
+// may begin with the same events and then differ.
 func TestDivergedJournalsAreBothKept(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]string{"shorter": {"x"}, "longer": {"x", "y", "z"}} {

@@ -25,7 +25,7 @@ type Keeper struct {
 	// next is the next event that the archive needs. It is negative if the archive's position is
 	// unknown.
 	next int
-	// refused is the final error. After it, no more events are sent.
+	// refused is the final error. After this error, no more events are sent.
 	refused error
 	// flushes receives a channel from each call to Flush.
 	flushes chan chan struct{}
@@ -162,10 +162,10 @@ func (k *Keeper) handOver(ctx context.Context) error {
 	return k.alignPosition(ctx, position, journal)
 }
 
-// alignPosition continues after the archived events if they belong to this journal. Otherwise, it
-// asks the archive to keep them as an earlier journal. The archive does that only for the latest
-// attempt. The journals differ if this journal was started while the archive was unavailable, or if
-// a stale attempt still writes.
+// alignPosition makes the Keeper continue after the archived events if they belong to this journal.
+// Otherwise, it asks the archive to keep them as an earlier journal. The archive does that only for
+// the latest attempt. The journals differ if this journal was started while the archive was
+// unavailable, or if a stale attempt still writes.
 func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {
@@ -223,8 +223,8 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 	return text, count, nil
 }
 
-// Finish hands over the rest of the journal and then the result of ending(), until ctx ends. It
-// calls ending() last, because that call may take long. Run must have returned.
+// Finish hands over the rest of the journal and then the result of ending(). It retries until ctx
+// ends. It calls ending() last, because that call may take long. Run must have returned before.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
 		k.refused = nil // the archive may have room now

@@ -10,10 +10,11 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// maxGrant bounds the bytes of a grant.
+// maxGrant bounds the size of a SpendGrant in JSON, in bytes.
 const maxGrant = 8 << 10
 
-// Spend sends a report of costs to the archive's ledger, and returns the reservation.
+// Spend sends a report of costs to the archive's ledger. It returns the amount that the ledger
+// reserves for the session.
 func (a *Archive) Spend(ctx context.Context, report session.SpendReport) (grant session.SpendGrant, err error) {
 	body, err := json.Marshal(report)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// settleTime is how long an outcome must last before it is reported. A question that the user
-	// answers at once is therefore not reported.
+	// settleTime is how long an outcome must stay unchanged before it is reported. A question that
+	// the user answers at once is therefore not reported.
 	settleTime = time.Second
 	// repeatInterval is the time after which an unchanged outcome is reported again, in case the
 	// archive lost it.
@@ -31,10 +31,10 @@ type TurnReporter struct {
 	outcome Outcome
 	// read is the number of events that the last reported outcome is based on.
 	read int
-	// reported is the outcome that the archive has. known is set if reported is certain.
+	// reported is the outcome that the archive holds. It is certain only if known is set.
 	reported v1alpha1.ConversationTurn
 	known    bool
-	// refused is the final error. After it, no more outcomes are reported.
+	// refused is the final error. After this error, no more outcomes are reported.
 	refused error
 }
 
@@ -44,7 +44,7 @@ func (a *Archive) ReportTurns(j *journal.Journal, outcome Outcome) *TurnReporter
 	return &TurnReporter{archive: a, journal: j, outcome: outcome, known: a.attempt < 2 && j.Len() == 0}
 }
 
-// Run reports until ctx ends or the archive refuses.
+// Run reports outcomes until ctx ends or the archive refuses a report.
 func (r *TurnReporter) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {

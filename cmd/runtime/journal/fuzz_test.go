@@ -10,9 +10,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Open rejects a file and leaves it unchanged, or opens it as a journal. Each line of a journal is
-// an event, in order and unchanged. An appended event follows the other events, even after a
-// restart.
+// Open either rejects a file and leaves it unchanged, or opens it as a journal. The journal then
+// contains one event for each line of the file, unchanged and in the same order. An appended event
+// follows the other events, even after a restart.
 func FuzzOpen(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "{", "{}\n", "null\n", "\x00\x00",
@@ -55,7 +55,7 @@ func FuzzOpen(f *testing.F) {
 			}
 			offset += len(line) + 1
 		}
-		// Only the last line may be removed, if it is incomplete or not an event.
+		// Open may remove only the last line, and only if that line is incomplete or not an event.
 		if rest := content[offset:]; bytes.Count(bytes.TrimSuffix(rest, []byte("\n")), []byte("\n")) > 0 {
 			t.Errorf("for %q, more than the last line was removed: %q", content, rest)
 		}

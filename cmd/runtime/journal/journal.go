@@ -1,5 +1,6 @@
-// Package journal stores the events of a session in a file on the workspace, one per line. Each
-// event is on disk before it is published. Later attempts of the session resume from the journal.
+// Package journal stores the events of a session in a file in the workspace, one event per line.
+// Each event is on disk before it is published. Later attempts of the session resume from the
+// journal.
 package journal
 
 import (
@@ -19,7 +20,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
-// maxLine bounds the JSON of an event in bytes. The driver truncates events of agents to much less.
+// maxLine bounds the JSON of an event in bytes. The driver truncates the agents' events to a much
+// smaller size.
 const maxLine = 16 << 20
 
 // ErrTooLarge is the error for an event that is too large and was not written. Other events can
@@ -38,8 +40,8 @@ type Journal struct {
 	file *os.File
 	// bounds are the offsets of the lines. Event n begins at bounds[n] and ends at bounds[n+1].
 	bounds []int64
-	// failed is the first write error. After it, nothing is written, because the state of the disk
-	// is unknown.
+	// failed is the first write error. After this error, nothing is written, because the state of
+	// the disk is unknown.
 	failed error
 	// grown is closed and replaced when events are added.
 	grown chan struct{}
@@ -75,8 +77,8 @@ func (j *Journal) recover() error {
 			return err
 		}
 	}
-	// Sync even if no line was torn. An earlier process may have ended before its writes reached
-	// the disk.
+	// Sync even if no incomplete line was removed. An earlier process may have ended before its
+	// writes reached the disk.
 	return j.file.Sync()
 }
 
@@ -100,8 +102,8 @@ func scan(file io.Reader) (bounds []int64, torn bool, err error) {
 	return bounds, torn, nil
 }
 
-// isEvent reports whether a line is the event with this ID. It parses the whole event, because
-// later readers do the same.
+// isEvent reports whether a line is the event with this ID. It parses the whole event, because each
+// reader of the journal must be able to parse it.
 func isEvent(line []byte, id int) bool {
 	var head struct {
 		ID *int `json:"id"`
@@ -113,8 +115,8 @@ func isEvent(line []byte, id int) bool {
 	return err == nil
 }
 
-// Mask masks secrets in a text, like Append. Mask a text before you truncate it, because a
-// truncated secret is not recognized.
+// Mask masks secrets in a text, in the same way as Append. Mask a text before you truncate it,
+// because a truncated secret is not recognized.
 func (j *Journal) Mask(text string) string { return j.mask(text) }
 
 func (j *Journal) end() int64 { return j.bounds[len(j.bounds)-1] }
@@ -243,8 +245,8 @@ func (j *Journal) Close() error {
 }
 
 // ReadLines yields the lines of a journal file with their line ends. The last line may lack its
-// line end. It yields an error for a line that is longer than any event. A yielded line is valid
-// only until the next iteration.
+// line end. For a line that is longer than any event, ReadLines yields an error. A yielded line is
+// valid only until the next iteration.
 func ReadLines(file io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		reader := bufio.NewReaderSize(file, 64<<10)

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// Start runs the agent in dir and writes its output to output.
+// Start runs the agent in dir. The agent's output is written to the parameter output.
 func Start(entry *session.Agent, input session.AgentInput, env []string, dir string,
 	output io.WriteCloser) (*process.Child, error) {
 	command, env, err := Render(entry, input, env)
@@ -57,8 +57,9 @@ func Render(entry *session.Agent, input session.AgentInput, given []string) (com
 }
 
 // Environment returns the environment for all agents: the session's own environment, the user's
-// variables and the session's paths. Later variables override earlier ones. The only secrets in it
-// are the user's custom secrets and, if the settings allow it, the repository's token.
+// variables and the session's paths. If a variable occurs more than once, the last value applies.
+// The only secrets in the environment are the user's custom secrets and, if the settings allow it,
+// the repository's token.
 func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
 	env := WithoutProxy(own)
 	set := func(name, value string) {

@@ -115,7 +115,7 @@ func TestAnUnfinishedRequestTimesOut(t *testing.T) {
 }
 
 func TestUnreadAnswersTimeOut(t *testing.T) {
-	// The cost of an unread response is unknown, so a budget refuses the next call.
+	// The cost of an unread response is unknown, so the next call is refused if there is a budget.
 	for budget, want := range map[string]int{"": http.StatusOK, "1000": http.StatusPaymentRequired} {
 		t.Run("with the budget "+budget, func(t *testing.T) {
 			u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {

@@ -27,7 +27,7 @@ type ask struct {
 	options              map[string]json.RawMessage
 	// unpriced is the request field that makes the call's cost unknown, or empty if there is none.
 	unpriced string
-	// fields has the values of countedFields.
+	// fields contains the values of the request fields in countedFields.
 	fields map[string]json.RawMessage
 }
 
@@ -72,8 +72,8 @@ var countedFields = slices.Concat(slices.Collect(maps.Keys(usualValues)), adding
 	"stream_options", contextField, maxTokensField, maxCompletionField, maxOutputField, choicesField, predictionField,
 	toolsField, googleConfig, googleConfigSnake})
 
-// usualValues maps fields of a request to the values with which the call's cost can be known. With
-// other values, the response reports no usage, or the call has another price.
+// usualValues lists, for some request fields, the values with which the call's cost can be known.
+// With other values, the response reports no usage, or the call has another price.
 var usualValues = map[string][]string{
 	"background":    {"false"},
 	"service_tier":  {`"auto"`, `"default"`, `"flex"`, `"standard"`, `"standard_only"`},
@@ -87,22 +87,23 @@ var usualValues = map[string][]string{
 	"base_model":    {},     // LiteLLM reports the cost of this model
 }
 
-// contextField can ask Anthropic to summarize the conversation first. The usage in the response
-// does not include the tokens of that summary.
+// contextField is a request field that can ask Anthropic to summarize the conversation first. The
+// usage in the response does not include the tokens of that summary.
 const contextField = "context_management"
 
-// hasCompaction matches a request for a summary in contextField. It also matches every backslash,
-// because a request may escape the letters of "compact".
+// hasCompaction matches a value of contextField that requests a summary. It also matches every
+// backslash, because a request may escape the letters of "compact".
 var hasCompaction = regexp.MustCompile(`compact|\\`)
 
-// ownPrice is a part of the names of request fields that override prices in LiteLLM, such as
-// input_cost_per_token. LiteLLM then reports another cost.
+// ownPrice occurs in the names of request fields that override LiteLLM's prices, such as
+// input_cost_per_token. With such a field, LiteLLM reports another cost.
 const ownPrice = "cost_per_"
 
 var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")
 
-// read parses the request. Parsers differ in how they treat a repeated field or another letter
-// case. Such a request is refused, because the endpoint might read another value than the proxy.
+// read parses the request. It refuses a request that repeats one of the countedFields, or spells it
+// in another letter case. The endpoint's parser might read another value from such a request than
+// the proxy does.
 func (a *ask) read(body []byte) error {
 	fields, err := fieldsOf(body)
 	if err != nil {
@@ -131,7 +132,7 @@ func (a *ask) read(body []byte) error {
 	return nil
 }
 
-// withUsage returns the body with a request for the usage at the end of the stream. Errors are
+// withUsage returns a body that also asks for the usage at the end of the stream. Errors are
 // ignored, because the function read has already parsed the body.
 func (a *ask) withUsage() []byte {
 	options := map[string]json.RawMessage{}
@@ -140,7 +141,7 @@ func (a *ask) withUsage() []byte {
 	return a.with("stream_options", options)
 }
 
-// with returns the body with another value of a field.
+// with returns a copy of the body in which the named field has this value.
 func (a *ask) with(name string, value any) []byte {
 	fields := map[string]json.RawMessage{}
 	_ = json.Unmarshal(a.body, &fields)
@@ -192,9 +193,9 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 
 var errMemoryLimit = errors.New("the memory for requests is full")
 
-// incoming is a request body. If the requests in memory have reached their limit, reading fails at
-// once. It does not wait for memory, because the server notices a disconnected agent only after the
-// body is read.
+// incoming is a request body. A read fails at once if the requests in memory have reached their
+// limit. It does not wait for free memory, because the server notices a disconnected agent only
+// after the body is read.
 type incoming struct {
 	body     io.Reader
 	control  *http.ResponseController
@@ -204,7 +205,7 @@ type incoming struct {
 }
 
 func (i *incoming) Read(text []byte) (int, error) {
-	// The error is ignored, because only network connections support deadlines.
+	// Ignore the error: a response writer without a network connection does not support deadlines.
 	_ = i.control.SetReadDeadline(time.Now().Add(i.patience))
 	n, err := i.body.Read(text)
 	if !i.room.TryAcquire(int64(n)) {

@@ -11,7 +11,8 @@ import (
 
 const openAIHost = "api.openai.com"
 
-// publicEndpoints are the public base URLs of providers, by the prefix of their models' names.
+// publicEndpoints are the public base URLs of providers. The keys are the providers' prefixes in
+// the names of models.
 var publicEndpoints = map[string]string{
 	"openai":       "https://" + openAIHost + "/v1",
 	"anthropic":    "https://api.anthropic.com",
@@ -38,7 +39,7 @@ func providerOf(model string) string {
 	return strings.ToLower(provider)
 }
 
-// endpoint is the only server that receives calls.
+// endpoint is the model's server. The proxy sends calls to no other server.
 type endpoint struct{ base url.URL }
 
 // locate returns the endpoint at the user's base URL. If there is no base URL, it returns the

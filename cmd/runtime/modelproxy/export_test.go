@@ -1,4 +1,4 @@
 package modelproxy
 
-// Redact is redact, for the tests.
+// Redact exports the function redact to the tests.
 var Redact = redact

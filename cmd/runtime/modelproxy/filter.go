@@ -11,7 +11,7 @@ import (
 const largestEvent = 64 << 10
 
 // usageFilter removes the usage event from a stream of chat completions. The agent did not request
-// this event, and it may expect a choice in every event.
+// this event, and may expect a choice in every event.
 type usageFilter struct {
 	out  io.Writer
 	held []byte
@@ -46,7 +46,7 @@ func (f *usageFilter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Close writes the last event if the stream ended within it.
+// Close writes the last event if the stream ended in the middle of that event.
 func (f *usageFilter) Close() error {
 	_, err := f.out.Write(f.held)
 	f.held = nil

@@ -29,7 +29,7 @@ var notForwarded = []string{
 }
 
 // notReturned are response headers that are not forwarded. Content-Length is one of them, because
-// masking may change the length. The others are meant for the proxy only.
+// masking may change the length. The other headers are meant for the proxy only.
 var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 
 var hopByHop = []string{
@@ -101,12 +101,12 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 	}
 }
 
-// lingers reports whether the proxy reads the whole response even if the agent disconnects.
-// Otherwise, an agent could avoid the cost by disconnecting before the usage arrives.
+// lingers reports whether the proxy reads the whole response even if the agent disconnects. An
+// agent must not be able to avoid the cost by disconnecting before the usage arrives.
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.bounded() }
 
-// context returns the context of a call to the endpoint. It ends when the agent disconnects or, if
-// the call lingers, Options.Linger later.
+// context returns the context of a call to the endpoint. The context ends when the agent
+// disconnects. If the call lingers, the context ends later, after the duration Options.Linger.
 func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelCauseFunc) {
 	if !p.lingers(call) {
 		return context.WithCancelCause(agent)
@@ -122,7 +122,7 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 	return ctx, func(cause error) { stop(); cancel(cause) }
 }
 
-// errSilence cancels a call if the endpoint sends nothing for too long.
+// errSilence is the cause of the cancellation if the endpoint sends nothing for too long.
 var errSilence = errors.New("the endpoint sent nothing for too long")
 
 // isTransient reports whether a call that failed with this status may succeed later. Such a call is
@@ -142,8 +142,8 @@ func (t *target) mayRecover(err error) bool {
 	return !untrusted && !refused && (!ok || !name.IsNotFound)
 }
 
-// send sends the call and, for a stream, requests the usage. If the endpoint does not support that,
-// send repeats the call without the request for usage.
+// send sends the call and, for a stream, requests the usage. If the endpoint refuses the request
+// for usage, send repeats the call without this request.
 func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *http.Request, call route, to *target,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
@@ -166,8 +166,8 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 	}
 	_ = response.Body.Close()
 	response, err = p.roundTrip(to.request(ctx, r, call, ask.body), cancel)
-	// If the agent itself sent stream_options, the endpoint may have refused those. It may still
-	// support requests for usage.
+	// If the agent itself sent stream_options, the endpoint may have refused the agent's options.
+	// It may still support requests for usage.
 	if err == nil && response.StatusCode/100 == 2 && ask.options == nil {
 		to.usageRefused.Store(true)
 	}
@@ -263,7 +263,8 @@ type answer struct {
 	// not counted.
 	meter  *meter
 	settle func()
-	// filter removes the usage event if the agent did not request it. It may be nil.
+	// filter removes a usage event that the agent did not request. It is nil if there is no such
+	// event.
 	filter *usageFilter
 	// lingers is set if the response is read to its end even after the agent disconnected.
 	lingers bool

@@ -45,8 +45,8 @@ func googleQuery(query string) string {
 	return values.Encode()
 }
 
-// googleBase removes the API version from a base URL's path, because each call's path has a
-// version.
+// googleBase removes the API version from a base URL's path, because the path of each call contains
+// a version.
 func googleBase(path string) string {
 	for _, version := range googleVersions {
 		path = strings.TrimSuffix(path, version)

@@ -71,7 +71,8 @@ func TestGeminiCallsReachTheirEndpoint(t *testing.T) {
 	}
 }
 
-// The proxy refuses calls that it could not count, and calls with a path outside the models' paths.
+// The proxy refuses calls that it could not count, and calls to paths that do not belong to a
+// model.
 func TestOtherGeminiCallsAreRefused(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MaxCalls = 1 })

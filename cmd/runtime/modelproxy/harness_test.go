@@ -103,7 +103,7 @@ type reply struct {
 	err    error
 }
 
-// post sends a request like an SDK, with a placeholder for the key.
+// post sends a request as an SDK does, with a placeholder in place of the API key.
 func (s *served) post(ctx context.Context, path, body string, headers ...string) reply {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -167,7 +167,7 @@ func counts(c modelproxy.Counts) string {
 	return text
 }
 
-// elsewhere is a transport that records the URL of each request and sends the request to one
+// elsewhere is a transport that records the URL of each request, and sends all requests to one
 // server.
 type elsewhere struct {
 	to   string

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// toolsField has the tools that the model may call.
+// toolsField is the request field that lists the tools that the model may call.
 const toolsField = "tools"
 
 // addingFields are request fields that make the provider add input to the request, such as earlier
@@ -16,8 +16,8 @@ var addingFields = []string{"previous_response_id", "conversation", "prompt", "c
 	"container", "enable_search", "mcp_servers", "plugins", "prompt_id", "search_parameters", "web_search_options"}
 
 // attachment matches a file in a request, or a reference to a file. A small file, such as an image
-// of one color, can have many tokens. Quotes within JSON strings are escaped, so the pattern does
-// not match in texts.
+// of one color, can count as many tokens. Quotes within JSON strings are escaped, so the pattern
+// does not match in texts.
 var attachment = regexp.MustCompile(`"(?:(?i:url|image_url|file_url|file_data|file_id|fileUri|file_uri|media_type|` +
 	`mime_type|mimeType)"\s*:\s*"|input_audio"\s*:\s*\{)`)
 
@@ -25,7 +25,7 @@ var attachment = regexp.MustCompile(`"(?:(?i:url|image_url|file_url|file_data|fi
 // a type. All alternatives begin with a quote, because the search is slow otherwise.
 var itemReference = regexp.MustCompile(`"(?:item_reference"|id"\s*:\s*"[^"]*"\s*\}|type"\s*:\s*null)`)
 
-// escapedLetter matches an escaped ASCII letter, which could hide a field from the patterns.
+// escapedLetter matches an escaped ASCII letter, which could hide a field from the other patterns.
 var escapedLetter = regexp.MustCompile(`\\u00(?:[46][1-9a-fA-F]|5[0-9aAfF]|7[0-9aA])`)
 
 // cacheTTL matches the duration for which Anthropic stores input in its cache.
@@ -36,8 +36,8 @@ var cacheTTL = regexp.MustCompile(`"ttl"\s*:`)
 var agentTool = regexp.MustCompile(`^"(?:function|custom|local_shell|apply_patch|computer|computer_use_preview|` +
 	`(?:computer|bash|text_editor|memory)_[0-9]+)"$`)
 
-// addsInput reports whether the provider may add input to the call, or whether the number of input
-// tokens cannot be bounded by the size of the request.
+// addsInput returns true in two cases: the provider may add input to the call, or the size of the
+// request does not bound the number of input tokens.
 func (a *ask) addsInput(wire wire) bool {
 	return slices.ContainsFunc(addingFields, func(name string) bool { return !isEmpty(a.fields[name]) }) ||
 		a.hasProviderTool(wire) || attachment.Match(a.body) || wire == responses && itemReference.Match(a.body)

@@ -25,17 +25,18 @@ const (
 	// dayTimeout is the age at which a grant is renewed, because the archive's day may have
 	// changed.
 	dayTimeout = time.Minute
-	// A session asks for wantedNeeds times the reservation that it needs, so most calls need no
-	// request to the archive. It asks for no more than 1/wantedPart of the lowest limit or its
-	// need, whichever is higher, because the reservation of a killed session counts as spent.
+	// A session asks for wantedNeeds times the reservation that it needs, so that most calls need
+	// no request to the archive. The reservation of a killed session counts as spent. A session
+	// therefore asks for at most 1/wantedPart of the lowest spending limit, unless it needs more.
 	wantedNeeds, wantedPart = 8, 50
 	// idleTime is how long a session without calls keeps its reservation.
 	idleTime = 30 * time.Second
 	// lateDays is the number of days after which the session no longer reports a cost, even if the
 	// archive has not acknowledged it.
 	lateDays = 40
-	// maxDayModels bounds the number of models with separate costs per day. The costs of further
-	// models are added up under otherModels. maxModelName bounds the name of a model, in bytes.
+	// maxDayModels bounds the number of models whose costs are counted separately per day. The
+	// costs of further models are added up under the name otherModels. maxModelName bounds the name
+	// of a model, in bytes.
 	maxDayModels, maxModelName = 50, 128
 	otherModels                = "(other)"
 )
@@ -49,13 +50,13 @@ type Ledger func(context.Context, session.SpendReport) (session.SpendGrant, erro
 var errUnchecked = errors.New("the spending limit cannot be checked: the archive does not answer")
 
 // account reports the costs of this process to the archive's ledger. With a spending limit, it
-// reserves the highest possible cost of each call before the call is sent. All counts are in memory
-// only, so that no file can change them.
+// reserves the highest possible cost of each call before the call is sent. All counts are only in
+// memory, because an agent could change a file.
 type account struct {
 	ledger  Ledger // nil if costs are not reported
 	limited bool
 	options *Options
-	// run is the number of this process. A later process has a higher number.
+	// run is the number of this process. Each new process of the session has a higher number.
 	run int64
 	// sending is a lock: only the goroutine that put a value into the channel sends requests to the
 	// archive.
@@ -63,16 +64,17 @@ type account struct {
 
 	mu       sync.Mutex
 	sequence int64
-	// lines has the costs of this process, and known the costs that the archive has acknowledged. A
-	// line without a day belongs to the day of the first grant.
+	// lines contains the costs of this process. known contains the costs that the archive has
+	// acknowledged. A line without a day belongs to the day of the first grant.
 	lines map[lineKey]*costLine
 	known map[lineKey]session.SpentLine
-	// day is the day of the last grant. days has this day and earlier days for which the archive
-	// may still hold a reservation.
+	// day is the day of the last grant. days contains this day, and each earlier day for which the
+	// archive may still hold a reservation.
 	day       string
 	days      []string
 	grantedAt time.Time
-	// open has the highest possible costs of the calls in flight, by day. calls is their number.
+	// open contains the highest possible costs of the calls in flight, as a sum for each day. calls
+	// is the number of calls in flight.
 	open    map[string]session.Dollars
 	calls   int
 	lastEnd time.Time
@@ -84,11 +86,12 @@ type account struct {
 	// frozen is set while a request that may change the reservation is in flight. Until the answer
 	// arrives, no call may use the free part of the reservation.
 	frozen bool
-	// releasing is set if the next report returns the free part of the reservation.
+	// releasing is set if the next report gives the free part of the reservation back to the
+	// archive.
 	releasing bool
 	closed    error
 	failing   bool        // the last report failed
-	timer     *time.Timer // of the next report in the background
+	timer     *time.Timer // sends the next report in the background
 	due       time.Time
 	pause     time.Duration
 	idle      chan struct{} // closed when no call is in flight
@@ -117,8 +120,8 @@ func (a *account) openSum() (sum session.Dollars) {
 	return sum
 }
 
-// begin begins a call. With a limit, it waits for a reservation, and returns an error for the user
-// if the call must not be sent.
+// begin begins a call. With a spending limit, it waits for a reservation. It returns an error for
+// the user if the call must not be sent.
 func (a *account) begin(ctx context.Context, e *entry, highest session.Dollars) error {
 	if !a.limited {
 		a.mu.Lock()
@@ -187,7 +190,8 @@ func (a *account) renew() {
 	}
 }
 
-// reserve begins a call as soon as the archive reserves enough.
+// reserve asks the archive for a reservation. It begins the call if the reservation is enough. If
+// alone is set, it asks only for this call, and otherwise for all waiting calls together.
 func (a *account) reserve(ctx context.Context, e *entry, highest session.Dollars,
 	alone bool) (*session.LimitState, error) {
 	select {

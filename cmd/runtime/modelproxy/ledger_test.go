@@ -30,7 +30,8 @@ type bank struct {
 	archivetest.Store
 	clock  archivetest.Clock
 	claims session.SpendClaims
-	// away makes reports fail. lost makes the ledger record reports and then lose the answers.
+	// If away is set, reports fail. If lost is set, the ledger records reports, but their answers
+	// are lost.
 	away, lost atomic.Bool
 	reports    atomic.Int64
 }
@@ -85,9 +86,9 @@ func (b *bank) spentEventually(t *testing.T, want session.UsageTotals) {
 	eventually(t, fmt.Sprintf("the ledger has %+v", want), func() bool { return b.usage(t).UsageTotals == want })
 }
 
-// spendWires has a request for each API. The field limited limits the output of the request. answer
-// is the format of the response, with its input and output tokens. field reads the output limit
-// from a request.
+// spendWires contains a request for each API. limited is the part of a request that limits the
+// output. answer is a format string for the response. Its arguments are the numbers of input and
+// output tokens. field reads the output limit from a request.
 var spendWires = map[string]struct {
 	path, request, limited, answer string
 	field                          func(body map[string]any) float64
@@ -115,7 +116,7 @@ var spendWires = map[string]struct {
 }
 
 // The endpoint charges one token for each byte of the request and as many output tokens as the
-// request allows. The reservation must be enough.
+// request allows. The reservation must cover this cost.
 func TestTheReservationIsAnUpperBoundOfTheCost(t *testing.T) {
 	t.Parallel()
 	for name, wire := range spendWires {
@@ -617,8 +618,8 @@ func TestACallDuringAReportStaysReserved(t *testing.T) {
 	second.Wait()
 }
 
-// Twenty sessions with several calls in flight each share a limit of one dollar. Reports and
-// answers get lost at random moments.
+// Twenty sessions share a limit of one dollar. Each session has several calls in flight. Reports
+// and answers get lost at random moments.
 func TestTwentyProxiesStayWithinALimitOfOneDollar(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})

@@ -342,7 +342,7 @@ func TestTheUsageSurvivesARestart(t *testing.T) {
 	}
 }
 
-// The usage file is lost with the workspace, but the journal also has the usage.
+// The usage file is lost with the workspace, but the journal also contains the usage.
 func TestTheUsageIsRestoredFromTheJournal(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	limited := func(o *modelproxy.Options) {
@@ -359,7 +359,7 @@ func TestTheUsageIsRestoredFromTheJournal(t *testing.T) {
 	}
 	begin(t, p, "1")
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
-	if err := p.Restore(counted); err != nil { // it is older than the counts here
+	if err := p.Restore(counted); err != nil { // the restored usage is older than the current usage
 		t.Fatal(err)
 	}
 	if got := p.Usage(); counts(got.Session) != "2 calls, 200 in, 100 out, 2000 read, 40 written, $0.00285" {
@@ -370,7 +370,8 @@ func TestTheUsageIsRestoredFromTheJournal(t *testing.T) {
 	}
 }
 
-// killedVariable turns the test binary into a proxy, which the test then kills.
+// If the variable killedVariable is set, the test binary acts as a proxy, which the test then
+// kills.
 const killedVariable = "KILLED_PROXY"
 
 func TestMain(m *testing.M) {

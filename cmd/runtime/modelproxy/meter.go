@@ -31,7 +31,7 @@ type meter struct {
 	stream bool
 	line   []byte
 	// final is set at the end of the response. found is set when usage was found. brokeOff is set
-	// if a stream ended with an error after events.
+	// if a stream ended with an error after at least one event.
 	final, found, brokeOff bool
 	events                 int
 }
@@ -150,7 +150,8 @@ func isTypeError(err error) bool {
 	return ok
 }
 
-// costForm limits the number of digits, and thus the cost of arithmetic.
+// costForm matches decimal numbers. It limits the number of digits, because arithmetic with very
+// long numbers is slow.
 var costForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?$`)
 
 // parseCost parses a decimal number. It returns nil if the text has another form.

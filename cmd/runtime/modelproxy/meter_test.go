@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-// The answers have 17 MiB: one long text, or many short log probabilities.
+// Each answer is 17 MiB long: one long text, or many short log probabilities.
 func TestALargeAnswerCountsTowardsTheBudget(t *testing.T) {
 	const size = 17 << 20
 	text := strings.Repeat("x", size)

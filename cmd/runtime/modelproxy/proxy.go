@@ -57,7 +57,7 @@ type Options struct {
 	Model string
 	// Key is the API key for the endpoint. It may be empty.
 	Key string
-	// Models has the prices of models.
+	// Models contains the prices of models.
 	Models session.Models
 	// Agent is the agent that calls the model. It may be nil.
 	Agent *session.Agent
@@ -84,7 +84,7 @@ type Options struct {
 
 	// UsageFile is the file in which the usage is stored. It may be empty.
 	UsageFile string
-	// Busy is called for each call, and done is called when the call is over.
+	// Busy is called when a call begins. The function done is called when the call is over.
 	Busy func() (done func())
 	Log  *slog.Logger
 	// Transport is the transport to the endpoint. If it is nil, the default is used.
@@ -213,7 +213,7 @@ func (p *Proxy) SetModel(baseURL, model, key string) error {
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
 // EndTurn ends the turn. Later calls count towards the session only. All calls between two turns
-// together have the limits of one turn.
+// share the limits of one turn.
 func (p *Proxy) EndTurn() error {
 	p.account.release()
 	return p.spend.beginTurn("")
@@ -235,8 +235,8 @@ func (p *Proxy) Counted() json.RawMessage {
 	return text
 }
 
-// Restore continues with the usage from the journal if the usage file has less usage. The file is
-// lost with the workspace, but the journal is restored from the archive.
+// Restore replaces the usage with the usage from the journal if the usage file contains less. The
+// file is lost with the workspace, but the journal is restored from the archive.
 func (p *Proxy) Restore(counted json.RawMessage) error { return p.spend.restore(counted) }
 
 // ServeHTTP forwards and meters a call.

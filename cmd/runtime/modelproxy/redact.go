@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// conversations are the request fields with the conversation, for all model APIs.
+// conversations are the request fields that contain the conversation. Each model API uses one of
+// them.
 var conversations = []string{"messages", "input", "contents"}
 
 // identifiers are message fields whose values are not texts. The API compares or decodes these

@@ -15,7 +15,7 @@ const (
 	multiline = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqh\n-----END KEY-----"
 )
 
-// newSecrets also has two secrets that are common words in requests: "user" and a number.
+// newSecrets returns secrets. Two of them are common words in requests: "user" and a number.
 func newSecrets() *secrets.Store {
 	return secrets.New(map[string]string{"provider-token": gitToken, "custom.0": `pa"ss\word`, "custom.1": "user",
 		"custom.2": "4096", "custom.3": multiline})

@@ -15,7 +15,8 @@ type outgoing struct {
 	spent session.Dollars
 }
 
-// report returns the next report.
+// report returns the next report. It asks the archive to reserve the amount want, or at least the
+// amount need.
 func (a *account) report(need, want session.Dollars) outgoing {
 	a.sequence++
 	report := session.SpendReport{Run: a.run, Sequence: a.sequence, Need: need, Want: want,
@@ -37,9 +38,9 @@ func (l *costLine) at(key lineKey) session.SpentLine {
 		Cost: session.DollarsOf(&l.cost)}
 }
 
-// send sends a report and applies the answer. After an error, the archive may have recorded the
-// report nevertheless. If the report could change the reservation, send therefore keeps only the
-// reservation for calls in flight.
+// send sends a report and applies the answer. If send fails, the archive may still have recorded
+// the report. If the report could change the reservation, the new amount is then unknown. In this
+// case, send keeps only the part of the reservation that calls in flight use.
 func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant, error) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -103,8 +104,8 @@ func (a *account) setDay(day string) {
 	}
 }
 
-// schedule sends a report after a delay, in the background. It does nothing if an earlier report is
-// already scheduled.
+// schedule sends a report after a delay, in the background. It does nothing if a report is already
+// scheduled for an earlier time.
 func (a *account) schedule(delay time.Duration) {
 	due := time.Now().Add(delay)
 	switch {
@@ -157,7 +158,8 @@ func (a *account) flush() {
 	}
 }
 
-// release returns the free part of the reservation and reports all costs.
+// release schedules a report of all costs. The report gives the free part of the reservation back
+// to the archive.
 func (a *account) release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -185,7 +187,8 @@ func (a *account) finish(ctx context.Context) error {
 			return a.closed
 		}
 		report := a.report(a.openSum(), a.openSum())
-		// A line without a day gets its day from the first grant. Before that, no report is final.
+		// A line without a day gets its day from the first grant. Before the first grant, a report
+		// with such a line is not final.
 		report.Final = a.calls == 0 && !a.hasUndated()
 		a.frozen = true
 		calls := a.calls
@@ -212,7 +215,8 @@ func (a *account) unused() bool {
 	return a.ledger == nil || a.sequence == 0 && len(a.lines) == 0 && a.calls == 0
 }
 
-// awaitIdle waits until no call is in flight. It leaves time for the last report.
+// awaitIdle waits until no call is in flight. It stops waiting early enough that the last report
+// can be sent before ctx ends.
 func (a *account) awaitIdle(ctx context.Context) {
 	timeout := linger
 	if deadline, bounded := ctx.Deadline(); bounded {

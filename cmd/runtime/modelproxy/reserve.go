@@ -37,7 +37,7 @@ const (
 	googleConfigSnake  = "generation_config"
 )
 
-// outputFields are the fields that limit the output, by the API.
+// outputFields are the request fields that limit the output, for each API.
 var outputFields = map[wire][]string{chat: {maxTokensField, maxCompletionField}, anthropic: {maxTokensField},
 	responses: {maxOutputField}}
 
@@ -121,11 +121,12 @@ func (a *ask) limitOutput(wire wire, to *target, model session.Model) (tokens in
 	return tokens*max(1, choices) + int64(len(a.fields[predictionField])), nil
 }
 
-// azureSuffix ends the names of Azure's hosts for OpenAI's models.
+// azureSuffix is the end of the names of Azure's hosts for OpenAI's models.
 const azureSuffix = ".openai.azure.com"
 
-// limitGoogleOutput is limitOutput for Gemini's API. The API accepts two names for each limit.
-// limitGoogleOutput replaces them with one field, so the endpoint and the proxy use the same value.
+// limitGoogleOutput does the same as limitOutput for Gemini's API. The API accepts two names for
+// each limit. limitGoogleOutput writes each limit under one name, so that the endpoint and the
+// proxy use the same value.
 func (a *ask) limitGoogleOutput(most int64) (tokens int64, err error) {
 	name := googleConfig
 	if a.fields[googleConfigSnake] != nil {
@@ -167,7 +168,7 @@ func (a *ask) limitGoogleOutput(most int64) (tokens int64, err error) {
 	return tokens * max(1, choices), nil
 }
 
-// number parses a number of a request. It is zero if the field is missing or null.
+// number parses a number in a request. It returns zero if the field is missing or null.
 func number(name string, value json.RawMessage) (n int64, err error) {
 	if value == nil {
 		return 0, nil

@@ -19,7 +19,7 @@ import (
 type Limit struct {
 	// TurnID is the ID of the turn. It is empty outside of turns.
 	TurnID string
-	// Message is for the user and names the setting.
+	// Message is a text for the user. It names the setting that contains the limit.
 	Message string
 }
 
@@ -57,8 +57,8 @@ func openSpend(options *Options) (*spend, error) {
 	case err != nil && !errors.Is(err, record.ErrNoFile):
 		return unsaved, fmt.Errorf("read the usage of the model: %w", err)
 	case json.Unmarshal(text, &s.kept) != nil:
-		// The proxy writes the file atomically, so another program has damaged it. This must not
-		// end the session.
+		// The proxy writes the file atomically, so only another program can have damaged it. A
+		// damaged file must not end the session.
 		options.Log.Warn("the usage file is invalid; counting starts again at zero", "file", options.UsageFile)
 		s.kept = Usage{}
 	}
@@ -75,8 +75,8 @@ func (s *spend) restore(counted json.RawMessage) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A call is counted when it starts, and uncounted if it fails. The journal may therefore have
-	// more calls but fewer tokens than the file. In that case, the file is right.
+	// A call is counted when it starts, and subtracted again if it fails. The journal may therefore
+	// contain more calls but fewer tokens than the file. In that case, the file is right.
 	if usage.Session.Calls <= s.kept.Session.Calls || usage.Session.tokens() < s.kept.Session.tokens() {
 		return nil
 	}
@@ -267,8 +267,8 @@ func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 	}
 }
 
-// costOf returns the cost that the endpoint reported. Otherwise it computes the cost from the
-// model's price, or returns nil if there is no price.
+// costOf returns the cost that the endpoint reported. If the endpoint reported no cost, costOf
+// computes it from the model's price. It returns nil if there is no price.
 func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
 	model := s.options.Models.Find(e.provider, e.model)
 	if e.reported != nil && e.reported.Sign() > 0 {

@@ -42,7 +42,7 @@ type Usage struct {
 	ContextWindow int64  `json:"contextWindow,omitempty"`
 }
 
-// Cost is an exact sum of US dollars. Its zero value is zero.
+// Cost is an exact sum of US dollars. The zero value is 0 dollars.
 type Cost struct{ sum *big.Rat }
 
 // String returns the sum as a decimal number with all digits.
@@ -72,7 +72,7 @@ func (c *Cost) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// maxSum bounds the length of a sum, and thus the cost of arithmetic.
+// maxSum bounds the length of a sum, in bytes, because arithmetic with very long numbers is slow.
 const maxSum = 191
 
 var sumForm = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
@@ -88,13 +88,15 @@ func (c Counts) plus(t tokens, cost *big.Rat) Counts {
 	return c
 }
 
-// entry is one call. It has the call's known usage and the part that is already counted.
+// entry is one call. It contains the known usage of the call, and the part of this usage that is
+// already counted.
 type entry struct {
 	// model is the call's model. provider is the provider of the session's model.
 	model, provider string
 	// turn is the value of spend.turn when the call started.
 	turn int
-	// used has the call's token counts. reported is the cost that the endpoint reported, or nil.
+	// used contains the call's token counts. reported is the cost that the endpoint reported, or
+	// nil.
 	used     tokens
 	reported *big.Rat
 	hasUsage bool
@@ -109,13 +111,13 @@ type entry struct {
 	countedCost *big.Rat
 	unpriced    bool
 
-	// began is set if the account counts the call. With a spending limit, highest is the highest
-	// possible cost of the call, and day the day of its reservation.
+	// began is set if the account counts the call. highest and day are used with a spending limit:
+	// highest is the highest possible cost of the call, and day is the day of its reservation.
 	began   bool
 	highest session.Dollars
 	day     string
-	// partial is set if the response broke off, so that its usage may be incomplete. received is
-	// its size in bytes.
+	// partial is set if the response broke off. The reported usage may then be incomplete. received
+	// is the size of the response in bytes.
 	partial  bool
 	received int
 }
@@ -136,7 +138,7 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 	e.hasUsage = true
 }
 
-// bytesPerToken is low, so an estimated number of tokens is rather too high than too low.
+// bytesPerToken is low, so that an estimated number of tokens is more likely too high than too low.
 const bytesPerToken = 3
 
 // estimate sets the usage of a call whose response broke off before the endpoint reported usage.
@@ -196,6 +198,6 @@ func costOf(model session.Model, t tokens) *big.Rat {
 	return sum
 }
 
-// hourPrice is Anthropic's price of tokens that it stores for an hour: two times the price of
+// hourPrice is Anthropic's price of input tokens that it stores for an hour: two times the price of
 // input.
 func hourPrice(input *big.Rat) *big.Rat { return new(big.Rat).Add(input, input) }

@@ -28,7 +28,8 @@ func Command(dir string, env []string, name string, args ...string) *exec.Cmd {
 // Child is a started process.
 type Child struct {
 	cmd *exec.Cmd
-	// Ended is closed after the process has exited and been reaped. Err is then its result.
+	// Ended is closed after the process has exited and been reaped. Err is then the result of the
+	// process.
 	Ended chan struct{}
 	Err   error
 }
@@ -47,8 +48,8 @@ func Start(cmd *exec.Cmd, after func(*Child)) (*Child, error) {
 	return c, nil
 }
 
-// Failure waits for the end and describes how the process failed. It returns an empty string for
-// status 0.
+// Failure waits until the process has ended, and describes how the process failed. It returns an
+// empty string for status 0.
 func (c *Child) Failure() string {
 	<-c.Ended
 	exit, exited := errors.AsType[*exec.ExitError](c.Err)

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseProgram unmaps the pages of this program's file: its code and its constants. A start needs
-// most of them, and an idle session needs few. The kernel maps a page again when it is needed,
-// usually from its page cache.
+// ReleaseProgram unmaps the pages of this program's file: its code and its constants. The start of
+// the program needs most of these pages, but an idle session needs few. The kernel maps a page
+// again when it is needed, usually from the page cache.
 func ReleaseProgram() error {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -26,7 +26,7 @@ func ReleaseProgram() error {
 	for lines.Scan() {
 		var start, end uintptr
 		var access string
-		// Writable pages hold variables, whose values would be lost.
+		// Skip writable pages. They hold variables, whose values would be lost.
 		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %s", &start, &end, &access); err != nil ||
 			access != "r-xp" && access != "r--p" || !strings.HasSuffix(lines.Text(), " "+self) {
 			continue

@@ -45,7 +45,8 @@ type Publisher struct {
 	Confine func(*exec.Cmd)
 	// Mask masks the session's secrets.
 	Mask func(string) string
-	// Created is called with the link of each opened or existing pull request.
+	// Created is called with the link of each pull request: a new pull request, or the existing
+	// pull request of the branch.
 	Created func(link string)
 
 	mu sync.Mutex

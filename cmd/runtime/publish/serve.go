@@ -21,13 +21,13 @@ const (
 	maxRequest     = 128 << 10
 )
 
-// Server serves the page's buttons that publish changes.
+// Server serves the requests of the page's buttons that publish changes.
 type Server struct {
 	*Publisher
 	// Working reports whether the agent is working on a turn and may change files.
 	Working func() bool
-	// Notice shows a text to the user in the conversation. It reports results that come after the
-	// response.
+	// Notice shows a text to the user in the conversation. It reports a result that is known only
+	// after the response was sent.
 	Notice func(text string)
 	// Busy keeps the session from becoming idle until the function done is called.
 	Busy func() (done func())

@@ -86,8 +86,8 @@ func (u *upstream) problem(err error) error {
 	return fmt.Errorf("tool server %s %s", u.name, u.router.describe(err))
 }
 
-// followProgress requests progress from the server with a new token, because two clients may use
-// the same token.
+// followProgress requests progress notifications from the server. It sends a new token, because two
+// clients may use the same token.
 func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any,
 	extend func()) (stop func()) {
 	own := rand.Text()

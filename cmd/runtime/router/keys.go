@@ -18,13 +18,13 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// errKey replaces a response that contains a key in a place that cannot be masked.
+// errKey is returned in place of a response that contains a key where it cannot be masked.
 var errKey = errors.New("the tool server's answer contains one of its keys and was withheld")
 
 const leftOut = "[omitted: contains a key of a tool server]"
 
 // minKeyLength is the minimum length of keys that are masked in names and binary data. A shorter
-// key may occur in them by chance.
+// key may occur in such data by chance.
 const minKeyLength = 8
 
 // nameLike matches short words such as postgres, which may be both a name and a password.
@@ -33,8 +33,8 @@ var nameLike = regexp.MustCompile(`^[A-Za-z_-]{1,16}[0-9]{0,3}$`)
 type keys struct {
 	texts func(string) string
 	// names masks names that the agent must send back in a call, such as a tool's name. It masks
-	// only values that are clearly keys. A server postgres may have the password postgres, and its
-	// tools must keep their names.
+	// only values that are clearly keys. For example, a server named postgres may have the password
+	// postgres, and its tools must keep their names.
 	names func(string) string
 	bytes func(string) string
 }

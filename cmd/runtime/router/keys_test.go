@@ -94,7 +94,7 @@ func TestAServersKeyIsMaskedInItsAnswers(t *testing.T) {
 	}
 }
 
-// startKeyed starts a router with a server postgres, which has this key.
+// startKeyed starts a router. Its tool server is named postgres and has this key.
 func startKeyed(t *testing.T, key string, server *mcp.Server) *fixture {
 	t.Helper()
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
@@ -134,7 +134,8 @@ func namesake(word string) *mcp.Server {
 	return server
 }
 
-// expectAnswer checks that a response contains some texts and lacks another text.
+// expectAnswer checks a response. The response must not contain the first text, and must contain
+// all further texts.
 func expectAnswer(t *testing.T, answer any, err error, without string, with ...string) {
 	t.Helper()
 	if err != nil {

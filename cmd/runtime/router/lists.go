@@ -86,7 +86,7 @@ func collect[T, R any](left *int, kind string, read func(cursor string) (*R, err
 		// Some servers send lists with null items.
 		listed := slices.DeleteFunc(slices.Clone(items), func(item *T) bool { return item == nil })
 		taken := listed[:min(len(listed), maxItems-len(all.items))]
-		// The SDK client keeps the whole page, so its other fields also count.
+		// The SDK client keeps the whole page, so all other fields of the page also count.
 		whole := size(page)
 		if whole > *left {
 			taken = fitting(taken, *left)

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// altered returns a server whose results are altered. It uses the newer protocol without a
-// handshake, and responds with JSON instead of an event stream.
+// altered returns a server whose results are changed by the function alter. The server uses the
+// newer protocol without a handshake, and responds with JSON instead of an event stream.
 func altered(alter func(mcp.Result)) http.Handler {
 	server := newServer()
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {

@@ -13,7 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// addUpstreams creates the servers and names them. A server without a name is named after its host.
+// addUpstreams adds an upstream for each server and chooses its name. A server without a name is
+// named after its host.
 func (r *Router) addUpstreams(servers session.ToolServers) {
 	taken := map[string]bool{}
 	add := func(name, kind string, dial dialer) {
@@ -41,7 +42,7 @@ func unique(name, separator string, taken func(string) bool) string {
 	return candidate
 }
 
-// hostName returns a URL's host, with only characters that are allowed in tool names.
+// hostName returns a URL's host. It replaces characters that are not allowed in tool names.
 func hostName(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
@@ -71,8 +72,9 @@ func (u *upstream) shortened(name string) string {
 }
 
 // claim returns the name under which the router offers a server's item: <server>_<name>. Two items
-// may get the same name, such as c of a_b and b_c of a. In this case, the later item gets a number.
-// An item keeps its name until the name is released.
+// may get the same name, such as tool c of server a_b and tool b_c of server a. In this case, claim
+// appends a number to the name of the second item. An item keeps its name until the name is
+// released.
 func (r *Router) claim(u *upstream, kind, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

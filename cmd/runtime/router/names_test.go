@@ -55,7 +55,7 @@ func serveNamed(t *testing.T) (remote session.RemoteServer, add func(name string
 	return remote, add, func(name string) { server.RemoveTools(name) }
 }
 
-// expectGrown waits until exactly these listed tools have "grown" in their names.
+// expectGrown waits until the listed tools with "grown" in their names are exactly these tools.
 func (f *fixture) expectGrown(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string

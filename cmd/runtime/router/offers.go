@@ -11,8 +11,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// offers has the items that the router offers for one tool server, by their names at the router.
-// The items stay while the server is disconnected, so clients need not read the lists again.
+// offers contains the items of one tool server that the router offers. The keys are the items'
+// names at the router. The items stay while the server is disconnected, so clients need not read
+// the lists again.
 type offers struct {
 	tools     map[string]*mcp.Tool
 	prompts   map[string]*mcp.Prompt
@@ -30,8 +31,8 @@ func (u *upstream) list(ctx context.Context, client *mcp.ClientSession) error {
 	return err
 }
 
-// offer offers the listed items and removes all others. The error names items that cannot be
-// offered.
+// offer offers the listed items and removes all other items of the server. The error names items
+// that cannot be offered.
 func (u *upstream) offer(listed listing) error {
 	server, before := u.router.server, u.offers
 	var now offers
@@ -92,7 +93,7 @@ func offerAll[T any](before map[string]*T, listed list[T], kind string, rename f
 }
 
 // panicOf returns the value of a panic in call(). The SDK panics on a malformed item, such as a
-// tool without a schema. This must affect only the item's server.
+// tool without a schema. The panic must affect only the server of that item.
 func panicOf(call func()) (problem any) {
 	defer func() { problem = recover() }()
 	call()

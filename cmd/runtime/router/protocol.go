@@ -1,9 +1,9 @@
 package router
 
 const (
-	// legacyProtocol is the newest protocol version with a handshake. Older servers may exit if the
-	// first message is anything else. Servers with only newer versions refuse the handshake, and
-	// the next attempt then uses the newer protocol.
+	// legacyProtocol is the newest protocol version that begins with a handshake. Older servers may
+	// exit if the first message is not a handshake. Servers that support only newer versions refuse
+	// the handshake. The next attempt then uses the newer protocol.
 	legacyProtocol = "2025-11-25"
 	// switchEvery applies to a server that answered before and no longer answers. The server is
 	// most likely down, but it may have been upgraded. Every fourth attempt therefore uses the

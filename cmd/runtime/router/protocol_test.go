@@ -16,7 +16,7 @@ import (
 type greeted struct {
 	next    http.Handler
 	refuses atomic.Bool
-	// forgets makes the server reject the client's session at the next call.
+	// If forgets is set, the server rejects the client's session at the next call.
 	forgets           atomic.Bool
 	handshakes, newer atomic.Int32
 }

@@ -88,7 +88,7 @@ type Router struct {
 
 type claim struct{ kind, name string }
 
-// original identifies an item by its server and the server's name for it.
+// original identifies an item by its server and by its name at that server.
 type original struct {
 	server     *upstream
 	kind, name string

@@ -240,7 +240,7 @@ func (u *upstream) note(err error) {
 	}
 }
 
-// connected returns the session with the server. The error says why there is none.
+// connected returns the session with the server. The error says why there is no session.
 func (u *upstream) connected() (*mcp.ClientSession, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

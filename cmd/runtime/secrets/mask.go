@@ -21,7 +21,8 @@ const (
 	// shortest is the minimum length of a masked value. A shorter value occurs in many texts by
 	// chance, and the mask would then reveal it.
 	shortest = 4
-	// shortestPart is the minimum length of a value's line or encoding that is masked by itself.
+	// shortestPart is the minimum length of a masked part. A part is one line of a value or one of
+	// its encodings.
 	shortestPart = 8
 	// encodedLine is the line length at which programs wrap base64.
 	encodedLine = 76
@@ -29,8 +30,8 @@ const (
 	longestLine = 64 << 10
 )
 
-// quotedForms returns a value as different programs quote it. Go's JSON escapes <, > and &, and
-// other encoders do not. Some escape every non-ASCII character.
+// quotedForms returns a value as different programs quote it. Go's JSON encoder escapes <, > and &.
+// Other encoders do not. Some encoders escape every non-ASCII character.
 func quotedForms(value string) []string {
 	var plain strings.Builder
 	encoder := json.NewEncoder(&plain)
@@ -81,12 +82,12 @@ func secretParts(values map[string]string) []string {
 
 type mask struct {
 	replacer *strings.Replacer
-	// forms are all forms of all secrets, the longest first. byFirst has the same forms by their
+	// forms are all forms of all secrets, the longest first. byFirst groups the same forms by their
 	// first byte.
 	forms   []string
 	byFirst [256][]string
-	// begins has a bit for each pair of bytes. The bit is set if a form starts with these bytes. It
-	// speeds up the search in texts without a secret.
+	// begins contains a bit for each pair of bytes. The bit is set if a form starts with these
+	// bytes. It speeds up the search in texts without a secret.
 	begins [1 << 16 / 8]byte
 }
 
@@ -185,7 +186,7 @@ type Output struct {
 	out   io.Writer
 }
 
-// Output returns an Output to a writer.
+// Output returns an Output that writes to out.
 func (s *Store) Output(out io.Writer) *Output { return &Output{store: s, out: out} }
 
 // Lines returns a writer for one source. Each line starts with the source's name, if it is not
@@ -200,7 +201,7 @@ func (o *Output) Lines(source string) io.WriteCloser {
 func (o *Output) write(prefix string, text []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	// Ignore a failed write, because it must not end a child.
+	// Ignore a failed write, because it must not end the child process whose output is written.
 	_, _ = o.out.Write(append([]byte(prefix), text...))
 }
 

@@ -34,7 +34,7 @@ func Take(doc *session.Document) (*Store, error) {
 	return newStore(values, withoutWords(values, doc)), nil
 }
 
-// Bound returns a Store with the data of a session Secret, from the Bind of a warm pod.
+// Bound returns a Store with the data of a session Secret. A warm pod receives this data in a Bind.
 func Bound(data map[string][]byte, doc *session.Document) *Store {
 	values := map[string]string{}
 	for key, value := range data {
@@ -60,7 +60,8 @@ func newStore(values, secret map[string]string) *Store {
 	return s
 }
 
-// Add adds a secret, which is then masked like the others. It must not be called concurrently.
+// Add adds a secret. The Store then masks this secret like the other secrets. Add must not be
+// called concurrently.
 func (s *Store) Add(secret string) {
 	forms := formsOf([]string{secret})
 	for _, form := range s.mask.Load().forms {

@@ -21,7 +21,7 @@ import (
 	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
 )
 
-// Target is the fresh workspace of a later attempt.
+// Target is the fresh workspace of an attempt that restores a snapshot.
 type Target struct {
 	Source
 	// Fetch fetches the needed commits into the clone. It also fetches the wanted commit if the
@@ -139,8 +139,8 @@ func readJSON(from io.Reader, into any) error {
 	return nil
 }
 
-// prepare makes the clone ready for the snapshot's objects. If the snapshot has all files of the
-// clone, the clone is removed.
+// prepare makes the clone ready for the snapshot's objects. If the snapshot contains all files of
+// the clone, prepare removes the clone.
 func (a *applier) prepare(ctx context.Context) error {
 	repository := a.state.Repository
 	switch {
@@ -190,8 +190,8 @@ func (a *applier) writeObject(name string, size int64, from io.Reader) error {
 	return err
 }
 
-// checkOut checks out the snapshot's commit and removes the deleted files. All objects must be
-// written before.
+// checkOut checks out the snapshot's commit and removes the deleted files. The caller must have
+// written all objects.
 func (a *applier) checkOut() error {
 	if a.repository == nil || a.checkedOut {
 		return nil

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// maxContent bounds the total size of a snapshot's files and objects before compression.
-	// maxFiles bounds their number.
+	// maxContent bounds the total size, in bytes, of a snapshot's files and objects before
+	// compression. maxFiles bounds the number of files.
 	maxContent = 1 << 30
 	maxFiles   = 100000
-	// maxBeside bounds the total size of each of two places: the agent's home directory, and the
-	// files next to the clone. maxBesideFiles bounds the number of files in each top-level entry of
-	// these places.
+	// maxBeside bounds the total size, in bytes, of each of two places: the agent's home directory,
+	// and the files next to the clone. maxBesideFiles bounds the number of files in each top-level
+	// entry of these places.
 	maxBeside      = 64 << 20
 	maxBesideFiles = 20000
 )
@@ -49,7 +49,7 @@ const (
 
 // state is the first part of a snapshot.
 type state struct {
-	// Repository is nil if the snapshot has all files of the workspace, including the clone's
+	// Repository is nil if the snapshot contains all files of the workspace, including the clone's
 	// files.
 	Repository *repositoryState `json:"repository,omitempty"`
 }
@@ -141,9 +141,9 @@ func openRoots(of Source) (map[place]*os.Root, error) {
 	return roots, nil
 }
 
-// collectPlace lists a place's files, except for the top-level entries in skip. If the place is
-// optional, it omits the largest entries until the rest is small enough. prefix precedes the names
-// of omitted entries.
+// collectPlace lists a place's files, except for the top-level entries in skip. If optional is set,
+// it omits the largest entries until the others are small enough. The list of omitted entries shows
+// prefix before each name.
 func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool,
 	prefix string) error {
 	entries, err := fs.ReadDir(c.roots[at].FS(), ".")

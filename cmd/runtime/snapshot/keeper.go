@@ -26,7 +26,8 @@ type Keeper struct {
 	// file is the path of the recorded progress. A later process of the same attempt reads it.
 	file string
 	progress
-	// maxBytes bounds the size of a snapshot. tooLarge is the fingerprint of work that exceeded it.
+	// maxBytes bounds the size of a snapshot. tooLarge is the fingerprint of work that exceeded
+	// maxBytes.
 	maxBytes int64
 	tooLarge string
 }
@@ -35,11 +36,12 @@ type progress struct {
 	// Last is the archived snapshot. It is empty if there is none, or if this attempt did not
 	// restore the archived snapshot.
 	Last saved `json:"last"`
-	// Next is a snapshot whose commit is not acknowledged. The archive may have it or lack it.
+	// Next is a snapshot for which the archive has not acknowledged CommitSnapshot. The archive may
+	// have this snapshot or lack it.
 	Next *saved `json:"next,omitempty"`
 }
 
-// saved is a snapshot.
+// saved is a snapshot with the fingerprint of its content.
 type saved struct {
 	Snapshot    session.Snapshot `json:"snapshot"`
 	Fingerprint string           `json:"fingerprint"`
@@ -108,7 +110,8 @@ func (k *Keeper) take(ctx context.Context, contents Contents) error {
 	return k.store(k.file)
 }
 
-// settle asks the archive whether it has the snapshot whose commit was not acknowledged.
+// settle asks the archive whether it has the snapshot k.Next, for which CommitSnapshot was not
+// acknowledged.
 func (k *Keeper) settle(ctx context.Context) error {
 	if k.Next == nil {
 		return nil
@@ -119,8 +122,8 @@ func (k *Keeper) settle(ctx context.Context) error {
 	}
 	if found.ID == k.Next.Snapshot.ID {
 		k.Last = *k.Next
-		// The archive may have this snapshot with the Contents of an earlier commit. Event -2 never
-		// occurs, so the snapshot is committed again.
+		// The archive may hold this snapshot with Contents from an earlier call of CommitSnapshot.
+		// Event -2 never occurs, so the next Take commits the snapshot again.
 		k.Last.Contents = Contents{Event: -2}
 	}
 	k.Next = nil
@@ -199,8 +202,8 @@ func Download(ctx context.Context, archive *handover.Archive, key *Key, of sessi
 }
 
 // Apply applies the snapshot to a fresh workspace. It records the snapshot in progressFile, which
-// NewKeeper reads. The next snapshot may then replace this one. After an error, a part of the
-// snapshot remains in the workspace.
+// NewKeeper reads. The Keeper's next snapshot may then replace this snapshot in the archive. After
+// an error, a part of the snapshot remains in the workspace.
 func (a *Archived) Apply(ctx context.Context, to Target, progressFile string) (*Applied, error) {
 	file, err := os.Open(a.file)
 	if err != nil {

@@ -128,8 +128,8 @@ func (c *clone) readRefs() (heads []plumbing.Hash, err error) {
 	return heads, err
 }
 
-// findObjects finds the objects of the session's own commits. If there are more than ownCommits, it
-// leaves out commits that the remote has.
+// findObjects finds the objects of the session's own commits. If the session has more than
+// ownCommits commits, findObjects leaves out commits that the remote has.
 func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
 	shallow, err := c.repository.Storer.Shallow()
 	if err != nil {

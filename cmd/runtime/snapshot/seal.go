@@ -26,7 +26,7 @@ type Contents struct {
 }
 
 // Key encrypts a Conversation's snapshots with AES-256-GCM. After a rotation, it can still decrypt
-// snapshots of the previous key.
+// snapshots that the previous key encrypted.
 type Key struct {
 	aeads []cipher.AEAD // the current key is first
 	uid   string
@@ -38,8 +38,8 @@ var (
 	ErrAltered = errors.New("the archived snapshot was altered, or encrypted with another key")
 )
 
-// NewKey returns a Conversation's key. text has the current key and the previous keys in base64,
-// separated by white space.
+// NewKey returns a Conversation's key. The text contains the current key and the previous keys in
+// base64, separated by white space.
 func NewKey(text, uid string) (*Key, error) {
 	key := &Key{uid: uid}
 	for field := range strings.FieldsSeq(text) {

@@ -438,7 +438,7 @@ func TestAHomeDirectoryOutsideTheWorkspaceIsNotSaved(t *testing.T) {
 }
 
 // The runtime can read files that the agent cannot read, such as the runtime's own environment. A
-// link to such a file must not put it into a snapshot.
+// link to such a file must not put the file into a snapshot.
 func TestLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	from, secret := newSource(t), filepath.Join(t.TempDir(), "secret")

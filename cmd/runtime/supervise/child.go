@@ -82,8 +82,8 @@ func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string 
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
 	case killedByOthers:
-		// Do not report missed probes: the process that killed the session had its own reason. A
-		// session that is short of memory also misses probes before it is killed.
+		// In this case, do not report missed probes: the process that killed the session had its
+		// own reason. A session that is short of memory also misses probes before it is killed.
 	case c.silent:
 		return endedAsSilent
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// FromEnvironment is the supervisor's argument for sessions outside of a pod, which have other
-// paths. With it, the supervisor uses all PARLEY_* variables.
+// FromEnvironment is the supervisor's command-line argument for sessions outside of a pod, which
+// use other paths. With this argument, the supervisor uses all PARLEY_* variables.
 const FromEnvironment = "--from-environment"
 
 const (

@@ -51,13 +51,13 @@ func Run(program string, args ...string) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	// Outside of a container, this is not process 1. It must then ask to become the parent of
-	// orphans.
+	// Outside of a container, this process is not process 1. It must then register with the kernel
+	// as the parent of orphans.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 1, fmt.Errorf("become the parent of orphaned processes: %w", err)
 	}
-	// Because of Pdeathsig, the child dies with the thread that created it. This thread now lives
-	// as long as the process.
+	// Because of Pdeathsig, the child dies with the thread that created it. LockOSThread keeps this
+	// thread alive as long as the process.
 	runtime.LockOSThread()
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,

@@ -39,7 +39,7 @@ type Change struct {
 	Path string `json:"path"`
 }
 
-// Changes has the changes in a repository. It is computed with go-git, because the agent may have
+// Changes holds the changes in a repository. It is computed with go-git, because the agent may have
 // configured the git program to run other programs.
 type Changes struct {
 	// Branch and Commit are checked out.

@@ -40,14 +40,15 @@ const (
 	answerTimeout = 2 * time.Minute
 )
 
-// allBranches is the refspec of a usual clone. Later fetches then fetch all branches.
+// allBranches is the refspec of a usual clone. With this refspec, a later git fetch fetches all
+// branches.
 const allBranches config.RefSpec = "+refs/heads/*:refs/remotes/origin/*"
 
 // ErrNoBranch says that the repository does not have the session's branch.
 var ErrNoBranch = errors.New("it has no branch")
 
 func init() {
-	// For file URLs, go-git would run programs of git, which the image may lack.
+	// For file URLs, go-git would run git programs, which the image may lack.
 	client.InstallProtocol("file", server.NewClient(localRepositories{}))
 	patient := http.DefaultTransport.(*http.Transport).Clone()
 	patient.ResponseHeaderTimeout = answerTimeout
@@ -109,7 +110,7 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	if o.History {
 		options.Depth, options.SingleBranch = 0, false
 	}
-	// PlainClone would open the packfile again for each file of the work tree.
+	// Keep the packfile open. PlainClone would open it again for each file of the work tree.
 	storage := filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, git.GitDirName)), cache.NewObjectLRUDefault(),
 		filesystem.Options{KeepDescriptors: true})
 	defer storage.Close()

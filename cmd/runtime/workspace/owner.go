@@ -23,8 +23,8 @@ const ownerFile = "owner"
 var ErrOwned = errors.New("the workspace contains files of another or an unknown session")
 
 // Owner is the record of the session that uses the workspace of a warm pod. The agent can remove
-// the record, but without the pod's key it cannot write another one. A workspace with files and
-// without a valid record is refused to every session.
+// the record, but without the pod's key it cannot write a valid record. If a workspace contains
+// files but no valid record, no session may use it.
 type Owner struct {
 	file string
 	key  []byte
@@ -34,8 +34,8 @@ type Owner struct {
 	known   bool
 }
 
-// OpenOwner reads the record in a warm pod that has this key. It creates the record in an unused
-// workspace.
+// OpenOwner reads the owner's record in the workspace of a warm pod. The parameter key is the pod's
+// key. If the workspace is unused, OpenOwner creates the record.
 func OpenOwner(workspace string, key []byte) (*Owner, error) {
 	o := &Owner{file: filepath.Join(workspace, RecordsDir, ownerFile), key: key}
 	text, err := record.Read(o.file)

@@ -12,7 +12,8 @@ import (
 	"github.com/sergi/go-diff/diffmatchpatch"
 )
 
-// diffTimeout bounds the search for a minimal diff of two texts. After it, a larger diff is used.
+// diffTimeout bounds the search for a minimal diff of two texts. After this time, a larger diff is
+// used.
 const diffTimeout = 2 * time.Second
 
 const contextLines = 3

@@ -83,7 +83,7 @@ func (r *Records) Base(commit string) string {
 	if commit == "" {
 		return ""
 	}
-	// If the write fails, a later attempt compares with its own first commit.
+	// If the write fails, a later attempt compares the files with its own first commit.
 	_ = record.Write(r.File(baseFile), strings.NewReader(commit+"\n"), 0o644)
 	return commit
 }

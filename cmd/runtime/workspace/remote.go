@@ -27,7 +27,7 @@ type Remote struct {
 	URL *url.URL
 	// Name is the name of the clone's directory.
 	Name string
-	// User is the user name for the token. It is empty if the token is not for this host.
+	// User is the user name for the token. It is empty if the token is not valid for this host.
 	User string
 	// userInToken is set if a token may have the form user:password.
 	userInToken bool
@@ -89,9 +89,9 @@ func directoryName(location string) string {
 // origin returns the scheme and host for which a credential is valid.
 func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }
 
-// prefixes returns the prefixes of the URLs of all repositories on the host, for HTTP and SSH. A
-// repository has the same path in all of them. If the host uses https, its http URLs are included.
-// If it uses http, its https URLs are not included.
+// prefixes returns the prefixes of the URLs of all repositories on the host, for HTTP and SSH. The
+// same repository path follows each prefix. If the host uses https, its http URLs are included. If
+// it uses http, its https URLs are not included.
 func (r *Remote) prefixes() []string {
 	name := r.URL.Hostname()
 	all := []string{r.origin() + "/", "git@" + name + ":", "ssh://git@" + name + "/", "ssh://git@" + name + ":22/"}

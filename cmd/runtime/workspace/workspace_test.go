@@ -88,7 +88,7 @@ func TestALocalRepositoryIsCloned(t *testing.T) {
 	worktree := filepath.Join(t.TempDir(), "work")
 	gitserver.Run(t, server.Root, "git", "clone", "-q", "-b", "feature", filepath.Join(server.Root, "local.git"), worktree)
 	for _, location := range []string{filepath.Join(server.Root, "local.git"), worktree} {
-		// An empty PATH shows that no program of git is needed.
+		// The empty PATH shows that the git program is not needed.
 		t.Setenv("PATH", t.TempDir())
 		if got := prepare(t, options(t, &session.Repository{Name: "file://" + location,
 			Branch: "feature"})); got.Branch != "feature" {

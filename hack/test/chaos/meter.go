@@ -38,7 +38,7 @@ func newMeter() *meter {
 	return &meter{Server: scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{
 		{Usage: usage, Times: unlimitedRequests,
 			When: func(r *scriptedmodel.Request) bool { return len(r.Tools) > 0 && rand.IntN(toolCallsPerTurn) > 0 },
-			Calls: []scriptedmodel.Call{{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": "true",
+			Calls: []scriptedmodel.Call{{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": "date +%N",
 				"security_risk": "LOW"})}}},
 		{Usage: usage, Times: unlimitedRequests, Text: "Done.", When: func(*scriptedmodel.Request) bool { return true }},
 	}})}

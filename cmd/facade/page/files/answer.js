@@ -92,7 +92,7 @@ export class Answer {
   }
 
   // fitStatus shows the controls that match the state of the conversation. A message to a stopped
-  // conversation starts it, and is sent when it runs.
+  // conversation starts the session, and is sent as soon as the session runs.
   fitStatus() {
     const starting = this.status === 'STARTING';
     const waking = this.sending && this.status !== 'RUNNING';

@@ -4,7 +4,7 @@ import { diffTable } from './difflines.js';
 import { action, h, linkTo, notice, problem, show } from './render.js';
 
 const words = { M: 'Modified', A: 'Added', D: 'Deleted', R: 'Renamed', U: 'New' };
-const opened = 20; // files whose diff is loaded at once; others load when opened
+const opened = 20; // number of files whose diff is loaded at once; other diffs load when the user opens them
 
 export async function showChanges(place, item, signal) {
   const id = item.conversation_id;

@@ -95,8 +95,8 @@ export async function showConversation(main, { signal, session, params: [id, tab
   let connected = true;
   let announced = false;
   let glimpse = null; // the agent's state while the page is hidden and gets no events
-  let told = null; // the word of the last state if it is the user's turn, otherwise ''; null at the start
-  let archived = false; // the usage was read after the stop
+  let told = null; // the word of the last state if the user must act next, '' if not, null at the start
+  let archived = false; // set after the usage of the stopped session was read
   let pull = null; // the link of the pull request in the events
   const sound = soundWanted(session, signal);
   const head = new Head(id);

@@ -1,10 +1,10 @@
-// The difference of two texts by lines.
+// The difference of two texts, line by line.
 import { h } from './render.js';
 import { visible } from './text.js';
 
 const context = 3;
-// most is the largest number of added and removed lines for which the shortest edit script is
-// searched. With more differences, all old lines are shown as removed and all new lines as added.
+// most limits the search for the shortest edit script. If more lines were added and removed in
+// total, all old lines are shown as removed, and all new lines as added.
 const most = 600;
 
 const linesOf = (text) => {

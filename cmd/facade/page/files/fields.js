@@ -31,8 +31,8 @@ function load(list, path, signal) {
   }, () => {});
 }
 
-// offerModelsOf loads the models of the agent in a field into a list, now and whenever the field
-// changes.
+// offerModelsOf loads a list of models, now and whenever the user changes the agent field. The list
+// contains the models that this agent can use.
 export function offerModelsOf(agent, list, signal) {
   const reload = () => load(list, `/api/options/models?agent=${encodeURIComponent(agent.read() ?? '')}`, signal);
   agent.input.addEventListener('change', reload);

@@ -8,8 +8,8 @@ const glance = 10000; // delay between two reads of the state while the page is 
 
 export const isHidden = () => document.visibilityState === 'hidden';
 
-// until calls work(signal), and aborts it when the page reaches the given visibility state:
-// 'hidden' or 'visible'.
+// The function until calls work(signal), and aborts it when the page reaches the given visibility
+// state: 'hidden' or 'visible'.
 async function until(state, work, signal) {
   const reached = new AbortController();
   const look = () => { if (document.visibilityState === state) reached.abort(); };
@@ -53,7 +53,7 @@ export async function follow(id, { item: update, event: happened, preview, reset
   let last = -1; // the ID of the last event
   let at = ''; // the timestamp of the last event; if the event with this ID has another timestamp, the journal is new
   let failures = 0;
-  let quiet = 0; // streams of a stopped conversation without new events
+  let quiet = 0; // number of streams of a stopped conversation that brought no new event
   const each = (event, name) => {
     failures = quiet = 0;
     if (name === 'preview') {

@@ -55,8 +55,8 @@ function keepDraft(form, draft, given) {
   });
 }
 
-// showNewConversation shows the form. If from is the ID of a conversation, the form is filled with
-// a copy of its request.
+// showNewConversation shows the form. The argument from may be the ID of a conversation: then the
+// form is filled with a copy of its request.
 export async function showNewConversation(main, { session, signal, params: [from] }) {
   const draft = `new ${from || ''}`;
   const { not_copied: missing = [], ...copy } = from ? await get(pathOf(from, '/request'), signal) : {};

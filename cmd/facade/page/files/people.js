@@ -15,8 +15,8 @@ const signOut = 'signed out at';
 const lastSignOut = () => { try { return localStorage.getItem(signOut); } catch { return null; /* storage is off */ } };
 const known = lastSignOut();
 
-// announceSignOut tells all tabs of the browser that the user signs out. Call it before the cookie is
-// revoked: a tab that gets status 401 must already know the reason.
+// announceSignOut tells all tabs of the browser that the user signs out. Call it before the cookie
+// is revoked: a tab that gets status 401 must already know the reason.
 export function announceSignOut() {
   try { localStorage.setItem(signOut, String(Date.now())); } catch { /* storage is off: then no tab renews its sign-in */ }
 }
@@ -28,9 +28,9 @@ export function whenSignedOutElsewhere(then) {
 
 const renewal = 'sign-in renewed at';
 
-// renew repeats the sign-in of a person whose cookie has ended. It reports whether the browser leaves
-// the page. A cookie is not renewed after a sign-out in any tab. A cookie that ends again within a
-// minute is not renewed either, so that there is no loop.
+// renew repeats the sign-in of a person whose cookie has ended. It reports whether the browser
+// leaves the page. After a sign-out in any tab, renew does nothing. It also does nothing if it
+// renewed the sign-in less than a minute ago, so that there is no loop.
 export function renew() {
   if (lastSignOut() !== known) return false;
   try {

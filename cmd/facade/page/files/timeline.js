@@ -105,15 +105,15 @@ export class Timeline {
     if (event.source === 'user' && event.action === 'message' && this.working) this.wait(event.id, entry);
   }
 
-  // wait marks a message that was sent during a turn, until the agent has it.
+  // wait marks a message that was sent during a turn, until the agent has received the message.
   wait(id, entry) {
     const label = h('span', { class: 'waiting' }, ' waiting for the agent');
     entry.querySelector('header').append(label);
     this.waiting.set(id, label);
   }
 
-  // delivered removes the mark of messages that the agent has: one message in the middle of a turn,
-  // or all messages up to the message of a new turn.
+  // delivered removes the mark of messages that the agent has received: one message in the middle
+  // of a turn, or all messages up to the message of a new turn.
   delivered({ delivered, turn = -1 } = {}) {
     for (const [id, label] of this.waiting) {
       if (id === delivered || id <= turn) {
