@@ -50,7 +50,7 @@ func TestASessionKeepsTheModelOfItsConversation(t *testing.T) {
 	archive.awaitModel(t, free, "b/three", "sk-of-b")
 	await(t, func() error { // until the manager has compared the models of this session too
 		for line := range strings.Lines(logs.String()) {
-			if strings.Contains(line, "spec.llmModel: must have the provider") && strings.Contains(line, ns) {
+			if strings.Contains(line, "spec.llmModel: must be a model of the same provider") && strings.Contains(line, ns) {
 				return nil
 			}
 		}
@@ -71,7 +71,7 @@ func TestAModelOfAnotherProviderBlocksTheStart(t *testing.T) {
 	settings := modelUser(t, ns)
 	create(t, withTask(ns, "c").With(choosing("b/own", "frugal")).Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
-	if !strings.HasPrefix(c.Status.Message, "spec.llmModel: must have the provider") ||
+	if !strings.HasPrefix(c.Status.Message, "spec.llmModel: must be a model of the same provider") ||
 		kstatusOf(t, c) != status.FailedStatus {
 		t.Errorf("%s, %q", kstatusOf(t, c), c.Status.Message)
 	}

@@ -245,7 +245,7 @@ func TestAnInheritedKeyIsNotUsedWithTheModelOfAnotherProvider(t *testing.T) {
 	createTeam(t, ns)
 	create(t, heirOf(ns, "team"), withTask(ns, "c").With(choosing("evil/model", "frugal")).Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
-	if !strings.HasPrefix(c.Status.Message, "spec.llmModel: must have the provider") {
+	if !strings.HasPrefix(c.Status.Message, "spec.llmModel: must be a model of the same provider") {
 		t.Error(c.Status.Message)
 	}
 	if err := gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-session"}}); err != nil {

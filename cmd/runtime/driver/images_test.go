@@ -41,8 +41,8 @@ func TestTheTotalSizeOfTheImagesOfAMessageIsLimited(t *testing.T) {
 	}
 	for _, i := range []string{"5", "7"} {
 		if !strings.Contains(heard, "Image "+i+" of this message could not be fetched.") || !strings.Contains(strings.Join(
-			d.events(), "\n"), "Image "+i+" of the message cannot be shown to the agent: the images of a message have at "+
-			"most 20 MiB together") {
+			d.events(), "\n"), "Image "+i+" of the message cannot be shown to the agent: the images of one message "+
+			"may have at most 20 MiB together") {
 			t.Errorf("nobody was told about image %s; the events are\n%s", i, strings.Join(d.events(), "\n"))
 		}
 	}
