@@ -331,9 +331,9 @@ func TestPostedEventsAreValidated(t *testing.T) {
 		`{"action":[]}`:                          "action: wrong type",
 		`{"action":"revoke_approval","args":{}}`: "args.approval: must be the ID",
 		`{"action":"change_agent_state","args":{"agent_state":"user_confirmed","question":"3"}}`: "args.question: wrong type",
-		`{"action":"change_agent_state","args":{"agent_state":"paused","question":3}}`:           "args.question: is allowed only",
-		`{"action":"change_agent_state","args":{"agent_state":"user_confirmed","reason":"x"}}`:   "args.reason: is allowed only",
-		`{"action":"change_agent_state","args":{"agent_state":"user_rejected","remember":true}}`: "args.remember: is allowed only",
+		`{"action":"change_agent_state","args":{"agent_state":"paused","question":3}}`:           "args.question: is allowed",
+		`{"action":"change_agent_state","args":{"agent_state":"user_confirmed","reason":"x"}}`:   "args.reason: is allowed",
+		`{"action":"change_agent_state","args":{"agent_state":"user_rejected","remember":true}}`: "args.remember: is allowed",
 		`{"action":"change_agent_state","args":{"agent_state":"user_rejected","reason":"` + strings.Repeat("é", 2001) +
 			`"}}`: "args.reason: at most 2000",
 		`{"action":"message","args":{"content":"x","image_urls":["` + strings.Repeat(`a","`, 16) +
