@@ -18,7 +18,8 @@ const (
 	controllerManagerPort = "kube-controller-manager"
 )
 
-// ControlPlanePorts lists the names for which AssignPorts must assign a port to a control plane.
+// ControlPlanePorts lists the names of the ports that a control plane needs. AssignPorts assigns a
+// port to each name.
 var ControlPlanePorts = []string{etcdClientPort, etcdPeerPort, apiServerPort, controllerManagerPort}
 
 const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
@@ -68,8 +69,8 @@ func (c *ControlPlane) Start(ctx context.Context, s *Supervisor) error {
 	return nil
 }
 
-// Etcd describes the etcd process. It accepts only clients with a certificate that etcd's own
-// authority signed.
+// Etcd describes the etcd process. etcd accepts only clients whose certificate was signed by etcd's
+// own authority.
 func (c *ControlPlane) Etcd() (Process, error) {
 	client, peer := "https://"+c.Ports.Address(etcdClientPort), "https://"+c.Ports.Address(etcdPeerPort)
 	config, err := c.PKI.ClientTLS(etcdAuthority, etcdClientCert)

@@ -1,5 +1,5 @@
 // Command webhook writes the configuration of the validating webhooks to config/webhook.
-// controller-gen is unsuitable, because it needs each webhook with its long condition in one
+// controller-gen is unsuitable, because it would need each webhook, with its long condition, in one
 // comment line.
 package main
 
