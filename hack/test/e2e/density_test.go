@@ -39,7 +39,7 @@ func hundredIdle(t *t) {
 	s := t.newStarts()
 	const class = "density"
 	defer t.makeClass(class, func(spec *v1alpha1.SessionClassSpec) {
-		forMany(spec)
+		allowMany(spec)
 		spec.Images.Runtime = v1alpha1.RuntimeMount
 	})()
 	var names []string

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// rewrite replaces the content of every writable file with an empty JSON object, and prints the
-// number of files.
+// rewrite is a shell command. It replaces the content of every writable file with an empty JSON
+// object, and prints the number of files.
 const rewrite = `n=0; for file in $(find / \( -path /proc -o -path /sys -o -path /dev \) -prune -o -type f -writable ` +
 	`-print); do echo '{}' > "$file" && n=$((n+1)); done; echo "rewrote $n files"`
 
@@ -61,9 +61,9 @@ func rewriteFiles(t *t) {
 	t.awaitCosts(u, model)
 }
 
-// awaitCosts waits until the ledger has the same usage as the model.
+// awaitCosts waits until the ledger contains the usage that the model has counted.
 func (t *t) awaitCosts(u *user, model *scriptedmodel.Server) {
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		var usage rest.Usage
 		t.call(u, http.MethodGet, "/api/usage", nil, &usage)
 		var recorded scriptedmodel.Usage
