@@ -25,7 +25,7 @@ type Ports map[string]int
 func AssignPorts(file string, names []string, reserved ...int) (Ports, error) {
 	last := Ports{}
 	if content, err := os.ReadFile(file); err == nil {
-		_ = json.Unmarshal(content, &last) // an unreadable file counts as an empty one
+		_ = json.Unmarshal(content, &last) // an unreadable file counts as empty
 	}
 	taken := map[int]bool{}
 	for _, port := range reserved {

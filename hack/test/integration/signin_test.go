@@ -43,7 +43,7 @@ func (o *organisation) settingsOf(t *testing.T, name, group string) *v1alpha1.Us
 
 func TestPeopleSignInWithOpenIDInABrowser(t *testing.T) {
 	o := newOrganisation(t)
-	ada, bob := o.signedIn(t, "ada"), o.signedIn(t, "bob")
+	ada, bob := o.signedInBrowser(t, "ada"), o.signedInBrowser(t, "bob")
 	ada.press("New")
 	ada.enter("[name=initial_user_msg]", "Work.")
 	ada.press("Start")

@@ -49,7 +49,7 @@ func (c Conversation) Obj() *v1alpha1.Conversation {
 	return c.Conversation
 }
 
-// With changes the spec.
+// With applies the function to the spec.
 func (c Conversation) With(change func(*v1alpha1.ConversationSpec)) Conversation {
 	change(&c.Spec)
 	return c
@@ -94,7 +94,7 @@ func (c Conversation) PodRestarts(n int32) Conversation {
 	return c
 }
 
-// RanFor sets the RUNNING time of earlier attempts.
+// RanFor sets the total time for which earlier attempts were RUNNING.
 func (c Conversation) RanFor(d time.Duration) Conversation {
 	c.Status.RanFor = &metav1.Duration{Duration: d}
 	return c
@@ -128,7 +128,7 @@ func (c Conversation) Stopped(reason string, seconds int) Conversation {
 // Pod is a builder of session pods.
 type Pod struct{ *corev1.Pod }
 
-// PodOf returns the pod of the current attempt. It has only the fields that affect the status.
+// PodOf returns the pod of the current attempt. It contains only the fields that affect the status.
 func PodOf(c Conversation) Pod {
 	return Pod{&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -234,7 +234,7 @@ func (p Pod) Running(container string) Pod {
 	}})
 }
 
-// Crashed sets n restarts of the session's process, the last one with a reason.
+// Crashed sets the number of restarts of the session's process, and the reason of the last restart.
 func (p Pod) Crashed(n int32, reason string) Pod {
 	p.Status.ContainerStatuses[0].RestartCount = n
 	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
