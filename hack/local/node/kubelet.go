@@ -158,8 +158,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 		execIdleTimeout, execCreateTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
-// executor runs commands for kubectl exec. They get the directory and the environment of the
-// session's process, but not its secrets.
+// executor runs commands for kubectl exec. The commands get the directory and the environment of
+// the session's process, but not the session's secrets.
 type executor struct{ run *podRun }
 
 func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out,

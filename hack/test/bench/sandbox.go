@@ -148,8 +148,8 @@ func (b *bed) readySandboxes(ctx context.Context) (int, error) {
 	return int(ready), err
 }
 
-// claimedWarm returns the number of SandboxClaims with a Sandbox from the pool. The names of such
-// Sandboxes begin with the name of the pool.
+// claimedWarm returns the number of SandboxClaims that got a Sandbox from the pool. The names of
+// such Sandboxes begin with the name of the pool.
 func (b *bed) claimedWarm(ctx context.Context) (int, error) {
 	list := sandboxList(extensionGroup, "SandboxClaim")
 	if err := b.user.List(ctx, list, client.InNamespace(benchNamespace)); err != nil {

@@ -79,8 +79,8 @@ func measureSessions(ctx context.Context, o options, r *report) (err error) {
 	return nil
 }
 
-// scriptOf returns the model's answers to the sessions: each session calls one tool, which writes the
-// time, and ends its turn.
+// scriptOf returns the model's answers to the sessions. Each session calls one tool, which writes
+// the time to a file. Then the session ends its turn.
 func scriptOf(dir string, count int) (script scriptedmodel.Script) {
 	for i := range count {
 		command := scriptedmodel.Input(map[string]any{"command": "date +%s%N > " + calledFile(dir, i)})

@@ -191,7 +191,7 @@ func (i *installation) kinds() (paths []string, err error) {
 	return paths, nil
 }
 
-// readHistory reads the history of one kind up to now.
+// readHistory reads the history of one kind up to its end marker.
 func (i *installation) readHistory(ctx context.Context, raw rest.Interface, path string, last client.Object,
 	h *history) error {
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)

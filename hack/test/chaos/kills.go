@@ -113,7 +113,7 @@ func (i *installation) electNoLeader() {
 	}
 }
 
-// awaitLeader waits for a leader, and reports whether there is one.
+// awaitLeader waits for a leader, and reports whether a manager leads.
 func (i *installation) awaitLeader(ctx context.Context) bool {
 	if i.bothLead {
 		return true

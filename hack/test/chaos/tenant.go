@@ -34,7 +34,7 @@ const (
 	printSecretsMessage, largeOutputMessage = "PRINT SECRETS", "LARGE OUTPUT"
 )
 
-// tenant is a user with the rights of the role edit in one namespace, and nothing else.
+// tenant is a user who has the rights of the role edit in one namespace, and no other rights.
 type tenant struct {
 	api    client.Client
 	http   *httpFrontend
@@ -61,8 +61,9 @@ type attack struct {
 	do     func(ctx context.Context, t *tenant, n int) error
 }
 
-// newTenantScript returns a model. If a message asks for secrets or for a large output, the model
-// lets the agent print them. It answers all other messages with a short text.
+// newTenantScript returns a model that answers two messages with a command. One command prints
+// secrets, and the other command prints a large output. The model answers all other messages with a
+// short text.
 func newTenantScript() *scriptedmodel.Server {
 	on := func(message, command string) scriptedmodel.Step {
 		return scriptedmodel.Step{Times: 1 << 30,

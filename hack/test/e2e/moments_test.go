@@ -62,7 +62,7 @@ func (t *t) watchRunning(namespace string) *moments {
 	for _, list := range []client.ObjectList{&v1alpha1.ConversationList{}, &corev1.PodList{}} {
 		go func() {
 			for t.ctx.Err() == nil {
-				// Each watch begins with the existing objects, so no moment is missed.
+				// Each watch begins with the existing objects, so no change is missed.
 				if events, err := t.client.Watch(t.ctx, list, client.InNamespace(namespace)); err == nil {
 					recordRunning(m, events)
 				}

@@ -28,7 +28,7 @@ const (
 	// crowdSize is the number of sessions that start at the same time in the second half of the
 	// samples.
 	crowdSize = 20
-	// startLimit bounds one start.
+	// startLimit limits the time that one start may take.
 	startLimit = time.Minute
 	fileCount  = 100
 )

@@ -250,7 +250,8 @@ func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 	refused(ada, "kubectl parley login", "whoami")
 }
 
-// The tests of `make run` run the other commands of the guide.
+// This test runs the sign-in commands of docs/people.md. The tests of `make run` run its other
+// commands.
 func TestTheSignInCommandsInTheGuideWorkWithOpenID(t *testing.T) {
 	o := newOrganisation(t)
 	guide, err := os.ReadFile(testenv.Path("docs", "people.md"))
