@@ -32,8 +32,8 @@ const (
 const (
 	// stopGrace is the grace period of processes when the node itself stops.
 	stopGrace = 10 * time.Second
-	// writeTimeout limits a write to the API server. The pod's context cannot limit a write,
-	// because it may have ended.
+	// writeTimeout limits a write to the API server. A write does not use the pod's context,
+	// because this context may have ended.
 	writeTimeout = 10 * time.Second
 	// retryDelay is the pause before the node tries again to bind a pod or to read a Secret or
 	// ConfigMap.

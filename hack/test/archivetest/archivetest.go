@@ -1,4 +1,4 @@
-// Package archivetest has helpers for tests of the archive and its clients.
+// Package archivetest contains helpers for tests of the archive and its clients.
 package archivetest
 
 import (

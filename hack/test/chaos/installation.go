@@ -163,7 +163,8 @@ func (i *installation) installParley(ctx context.Context) error {
 	return nil
 }
 
-// issueTokens gives each process the identity of its pod.
+// issueTokens gives each process of Parley a token of its ServiceAccount. The users get a token of
+// the ServiceAccount people.
 func (i *installation) issueTokens(ctx context.Context) error {
 	if err := i.parley.IssueTokens(ctx); err != nil {
 		return err

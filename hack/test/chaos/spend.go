@@ -42,7 +42,7 @@ const (
 	limitPerSession = session.Dollar / 20
 	// After this many kills, the month changes, so that the sessions can spend money again.
 	killsPerMonth = 20
-	// changeMonth sets the clocks of the archives to beforeMonth before the end of the month.
+	// After changeMonth has set the clocks of the archives, the month still lasts this long.
 	beforeMonth = 3 * time.Second
 	// afterRefusal is the pause of a client whose call was refused.
 	afterRefusal = 500 * time.Millisecond

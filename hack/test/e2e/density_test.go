@@ -124,7 +124,7 @@ type sessionUsage struct {
 
 var podOfCgroup = regexp.MustCompile(`pod([0-9a-f]{8}[-_0-9a-f]{28})`)
 
-// sessionUsage reads /proc once for all pods.
+// sessionUsage returns the usage of all sessions. It reads /proc one time for all pods.
 func (s *starts) sessionUsage() (u sessionUsage) {
 	pods := &corev1.PodList{}
 	s.must(s.client.List(s.ctx, pods, client.InNamespace(s.user.namespace),

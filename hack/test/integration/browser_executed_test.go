@@ -207,7 +207,7 @@ func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 const answeredStatuses = "performance.getEntriesByType('resource').filter((e) => e.initiatorType === 'fetch' && " +
 	"e.name.endsWith('/talk/events')).map((e) => e.responseStatus)"
 
-// slowFacade forwards requests to a facade. It forwards no events while the mutex stream is locked.
+// slowFacade forwards requests to a facade. While its mutex is locked, it forwards no events.
 type slowFacade struct {
 	*httptest.Server
 	stream sync.RWMutex

@@ -55,14 +55,14 @@ func (c Conversation) With(change func(*v1alpha1.ConversationSpec)) Conversation
 	return c
 }
 
-// Started sets the state STARTING since At(seconds).
+// Started sets the state STARTING, which began at At(seconds).
 func (c Conversation) Started(seconds int) Conversation {
 	c.Status.StartTime = MetaTime(seconds)
 	c.Status.State = v1alpha1.StateStarting
 	return c
 }
 
-// Ran sets the state RUNNING since At(seconds).
+// Ran sets the state RUNNING, which began at At(seconds).
 func (c Conversation) Ran(seconds int) Conversation {
 	c.Status.RunningTime, c.Status.RanAttempt = MetaTime(seconds), max(1, c.Status.Attempt)
 	c.Status.State, c.Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
@@ -118,7 +118,7 @@ func (c Conversation) WithReason(reason string) Conversation {
 	return c
 }
 
-// Stopped sets the state STOPPED, with a reason, since At(seconds).
+// Stopped sets a reason and the state STOPPED, which began at At(seconds).
 func (c Conversation) Stopped(reason string, seconds int) Conversation {
 	c.Status.StopTime, c.Status.Reason, c.Status.Message = MetaTime(seconds), reason, "it was "+reason
 	c.Status.State = v1alpha1.StateStopped
@@ -265,7 +265,7 @@ func (p Pod) Ready() Pod {
 	return p.Sandboxed().Running(sessionContainer).Condition(corev1.PodReady, true, "")
 }
 
-// Ended sets the session's process to terminated at At(seconds).
+// Ended sets the session's process to terminated, at the time At(seconds).
 func (p Pod) Ended(exitCode int32, message string, seconds int) Pod {
 	p.Status.Phase = corev1.PodSucceeded
 	return p.Condition(corev1.PodReady, false, "").Container(corev1.ContainerStatus{Name: sessionContainer,
