@@ -47,7 +47,7 @@ func rewriteFiles(t *t) {
 	c := t.converse(u, rest.Settings{
 		LLMModel: rest.Set("scripted/model"), LLMAPIKey: rest.NewKey(secretValue()), LLMBaseURL: rest.Set(baseURL),
 	}, "rewriter", "Rewrite all files.")
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		count, err := t.exec(ctx, c, "cat rewritten")
 		if err == nil && count == "" {
 			err = errors.New("the file is empty")
@@ -62,7 +62,7 @@ func rewriteFiles(t *t) {
 	t.awaitCosts(u, model)
 	const question = "Are you there?"
 	t.post(u, "/api/conversations/rewriter/message", map[string]string{"message": question}, &struct{}{})
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		if all := model.Requests(); !all[len(all)-1].Contains(question) {
 			return fmt.Errorf("the last of %d calls does not have the message", len(all))
 		}
@@ -73,7 +73,7 @@ func rewriteFiles(t *t) {
 
 // awaitCosts waits until the ledger has the same usage as the model.
 func (t *t) awaitCosts(u *user, model *scriptedmodel.Server) {
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		var usage rest.Usage
 		t.call(u, http.MethodGet, "/api/usage", nil, &usage)
 		var recorded scriptedmodel.Usage
