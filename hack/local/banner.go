@@ -34,8 +34,8 @@ func (l *local) kubectl() string {
 	return path
 }
 
-// signInLink returns the path of a one-time sign-in link. If the facade creates no link, it returns
-// the path of the page.
+// signInLink returns the path of a one-time sign-in link, or the path of the page if the facade
+// creates no link.
 func (l *local) signInLink(ctx context.Context) string {
 	var link rest.SignInLink
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

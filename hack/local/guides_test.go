@@ -37,7 +37,7 @@ func TestTheCommandsInTheDocsWork(t *testing.T) {
 	if ran < 5 {
 		t.Errorf("only %d blocks were found", ran)
 	}
-	answers := installation.run(t, "README.md", typed(read(t, "README.md")))
+	answers := installation.run(t, "README.md", typedCommands(read(t, "README.md")))
 	for _, want := range []string{`{"message":"Settings stored"}`, `"conversation_id":"mine"`,
 		"conversation.parley.dev/first condition met"} {
 		if !strings.Contains(answers, want) {
@@ -46,9 +46,9 @@ func TestTheCommandsInTheDocsWork(t *testing.T) {
 	}
 }
 
-// typed returns the commands that follow a "$" prompt. It skips make commands, because the test
-// builds and starts the programs itself.
-func typed(text string) string {
+// typedCommands returns the commands that follow a "$" prompt. It skips make commands, because the
+// test builds and starts the programs itself.
+func typedCommands(text string) string {
 	var commands []string
 	open := false
 	for line := range strings.Lines(text) {
@@ -70,7 +70,8 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// run runs commands in a directory with the links .local and config, as in the repository.
+// run runs commands in a directory that contains .local and config, like the root of the
+// repository. Both are links.
 func (i installation) run(t *testing.T, guide, commands string) (answers string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -194,8 +194,8 @@ func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.
 	return states
 }
 
-// awaitState waits for a status with this state. It fails if the session reaches a later state
-// first. The order is STARTING, RUNNING, STOPPED.
+// awaitState waits for a status with this state. It fails if the session first reaches a state that
+// comes later in the order STARTING, RUNNING, STOPPED.
 func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
 	want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
 	t.Helper()

@@ -28,7 +28,7 @@ import (
 // the upload.
 func stallUpload(t *testing.T, address string, key ed25519.PrivateKey, uid string) (status string) {
 	t.Helper()
-	token, err := archivetest.Signed(key, session.AudienceArchive)(uid)
+	token, err := archivetest.Signer(key, session.AudienceArchive)(uid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := archivetest.Signed(key, session.AudienceArchive)("u")
+	token, err := archivetest.Signer(key, session.AudienceArchive)("u")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestReadersOfOneOwnerDoNotBlockOtherOwners(t *testing.T) {
 	var ended sync.WaitGroup
 	// read requests a conversation and returns when the reader has stalled or was refused.
 	read := func(uid string) int {
-		token, err := archivetest.Signed(key, session.AudienceArchive)(uid)
+		token, err := archivetest.Signer(key, session.AudienceArchive)(uid)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 func send(t testing.TB, key ed25519.PrivateKey, audience, subject, method, url, body string) (code int,
 	header http.Header, answer string) {
 	t.Helper()
-	token, err := archivetest.Signed(key, audience)(subject)
+	token, err := archivetest.Signer(key, audience)(subject)
 	if err != nil {
 		t.Fatal(err)
 	}

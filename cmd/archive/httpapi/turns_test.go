@@ -16,7 +16,7 @@ import (
 func getTurns(t *testing.T, address string, key ed25519.PrivateKey, audience, subject, query,
 	tag string) (code int, newTag string, list session.TurnList) {
 	t.Helper()
-	token, err := archivetest.Signed(key, audience)(subject)
+	token, err := archivetest.Signer(key, audience)(subject)
 	if err != nil {
 		t.Fatal(err)
 	}

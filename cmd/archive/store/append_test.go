@@ -111,7 +111,7 @@ func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	batch := store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)}
-	later := archivetest.Others(3, 5)
+	later := archivetest.OtherLines(3, 5)
 	for name, c := range map[string]struct {
 		concurrent func(ctx context.Context, other archivetest.Store) error
 		write      func(ctx context.Context, s archivetest.Store) error
@@ -138,13 +138,13 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 				return err
 			},
 			// The earlier attempt wrote first, so its data is in the earlier journal.
-			current: string(archivetest.Others(0, 8)), earlier: string(archivetest.Lines(0, 6)),
+			current: string(archivetest.OtherLines(0, 8)), earlier: string(archivetest.Lines(0, 6)),
 		},
 		"both start a new journal": {
 			concurrent: beginAnew,
 			write:      func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
 			want:       store.ErrSuperseded,
-			current:    string(archivetest.Others(0, 8)), earlier: string(archivetest.Lines(0, 3)),
+			current:    string(archivetest.OtherLines(0, 8)), earlier: string(archivetest.Lines(0, 3)),
 		},
 		"the later attempt ends": {
 			concurrent: func(ctx context.Context, other archivetest.Store) error {
@@ -176,7 +176,7 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 			if err := s.Copy(t.Context(), "u", 0, 0, &current); err != nil || current.String() != c.current {
 				t.Errorf("the journal is %v\n%s", err, current.String())
 			}
-			if got := archivetest.Earlier(t, s, 1, 0); got != c.earlier {
+			if got := archivetest.EarlierLines(t, s, 1, 0); got != c.earlier {
 				t.Errorf("the earlier journal is %s", got)
 			}
 			if ending, err := s.Ending(t.Context(), "u"); err == nil && ending.Patch != "later" {
@@ -191,8 +191,8 @@ func beginAnew(ctx context.Context, s archivetest.Store) error {
 	err := s.Aside(ctx, "u", 2)
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {
 		if err == nil {
-			_, err = s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.NameOf(archivetest.Others(0, 1)), From: part[0],
-				Lines: archivetest.Others(part[0], part[1])})
+			_, err = s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.NameOf(archivetest.OtherLines(0, 1)), From: part[0],
+				Lines: archivetest.OtherLines(part[0], part[1])})
 		}
 	}
 	return err

@@ -41,7 +41,7 @@ func TestAnUnreadableDirectoryIsNotReportedAsEmpty(t *testing.T) {
 		}
 	}
 	remoteAddress, key := archivetest.Serve(t, s, "u")
-	remote := archiveclient.New(remoteAddress, "", archivetest.Signed(key, session.AudienceArchive))
+	remote := archiveclient.New(remoteAddress, "", archivetest.Signer(key, session.AudienceArchive))
 	if position, err := remote.Position(t.Context(), "u"); err == nil {
 		t.Errorf("the archive returns the position %+v", position)
 	}
@@ -102,7 +102,7 @@ func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
 	s, other := archivetest.Open(t, address), archivetest.Open(t, address)
 	archivetest.Append(t, s, "u", 0, 12, 12)
 	remote, key := archivetest.Serve(t, s, "u")
-	token, err := archivetest.Signed(key, session.AudienceArchive)("u")
+	token, err := archivetest.Signer(key, session.AudienceArchive)("u")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
 // One attempt ends while another attempt of the same session starts a new journal.
 func TestAFinalReportDoesNotRestoreAnEarlierJournal(t *testing.T) {
 	t.Parallel()
-	fresh := archivetest.NameOf(archivetest.Others(0, 1))
+	fresh := archivetest.NameOf(archivetest.OtherLines(0, 1))
 	for range 30 {
 		s := archivetest.Open(t, archivetest.InDirectory(t))
 		for from := 0; from < 400; from += 100 {
@@ -154,7 +154,7 @@ func TestAFinalReportDoesNotRestoreAnEarlierJournal(t *testing.T) {
 			if err := s.Aside(t.Context(), "u", 0); err != nil {
 				t.Error(err)
 			}
-			batch := store.Batch{Journal: fresh, Lines: archivetest.Others(0, 2)}
+			batch := store.Batch{Journal: fresh, Lines: archivetest.OtherLines(0, 2)}
 			if _, err := s.Append(t.Context(), "u", 0, batch); err != nil {
 				t.Error(err)
 			}
@@ -163,7 +163,7 @@ func TestAFinalReportDoesNotRestoreAnEarlierJournal(t *testing.T) {
 		if got := archivetest.IDs(t, s, "u", 0); got != "0-1 of 2" {
 			t.Fatalf("the events are %s", got)
 		}
-		if got := archivetest.Earlier(t, s, 1, 0); got != string(archivetest.Lines(0, 400)) {
+		if got := archivetest.EarlierLines(t, s, 1, 0); got != string(archivetest.Lines(0, 400)) {
 			t.Fatalf("the earlier journal has %d bytes", len(got))
 		}
 	}

@@ -26,7 +26,7 @@ func TestJournalsThatBeginWithTheSameEventsAreNotMixed(t *testing.T) {
 	for _, c := range []struct { // only the last batch is accepted
 		previous []byte
 		want     error
-	}{{archivetest.Others(2, 3), store.ErrOtherJournal}, {archivetest.Lines(2, 3), nil}} {
+	}{{archivetest.OtherLines(2, 3), store.ErrOtherJournal}, {archivetest.Lines(2, 3), nil}} {
 		_, err := s.Append(t.Context(), "u", 0, store.Batch{Journal: archivetest.Journal,
 			Previous: archivetest.NameOf(c.previous), From: 3,
 			Lines: archivetest.Lines(3, 4)})
@@ -82,7 +82,7 @@ func TestInterruptedWritesAreInvisible(t *testing.T) {
 	if got := archivetest.IDs(t, s, "u", 0); got != "0-2 of 3" {
 		t.Errorf("the events are %s", got)
 	}
-	if got := archivetest.Earlier(t, s, 1, 0); got != store.ErrNothing.Error() {
+	if got := archivetest.EarlierLines(t, s, 1, 0); got != store.ErrNothing.Error() {
 		t.Errorf("the earlier journal is %s", got)
 	}
 	// A new process deletes the temporary files of the archive, but no other files.

@@ -70,7 +70,7 @@ func newBench(t *testing.T, claims session.SpendClaims) *bench {
 	b := &bench{Store: archivetest.Open(t, archivetest.InDirectory(t)), t: t, claims: claims}
 	b.claims.Owner, b.claims.Namespace = "ada", "team"
 	b.clock.Set(time.Date(2026, 11, 18, 12, 0, 0, 0, time.UTC))
-	b.Now = b.clock.Behind(0)
+	b.Now = b.clock.LaggingClock(0)
 	return b
 }
 

@@ -21,7 +21,7 @@ func TestTheClientReadsEventsAndFinalReports(t *testing.T) {
 	archivetest.Append(t, s, "u", 3, 8, 8)
 	archivetest.Append(t, s, "deleted", 0, 1, 1)
 	address, key := archivetest.Serve(t, s, "u empty")
-	remote := archiveclient.New(address, "", archivetest.Signed(key, session.AudienceArchive))
+	remote := archiveclient.New(address, "", archivetest.Signer(key, session.AudienceArchive))
 	for from, want := range map[int]string{0: "0-7 of 8", 4: "4-7 of 4", 8: "none", 99: "none"} {
 		if got := archivetest.IDs(t, remote, "u", from); got != want {
 			t.Errorf("events from %d are %s, want %s", from, got, want)
@@ -71,10 +71,10 @@ func TestReadErrorsAreNotReportedAsAnEmptyArchive(t *testing.T) {
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()
 	for what, remote := range map[string]*archiveclient.Client{
-		"with a token of another key":  archiveclient.New(address, "", archivetest.Signed(other, session.AudienceArchive)),
-		"with a token for the session": archiveclient.New(address, "", archivetest.Signed(key, session.AudienceSession)),
-		"of an unreachable archive":    archiveclient.New(away.URL, "", archivetest.Signed(key, session.AudienceArchive)),
-		"of a dying archive":           archiveclient.New(cut.URL, "", archivetest.Signed(key, session.AudienceArchive)),
+		"with a token of another key":  archiveclient.New(address, "", archivetest.Signer(other, session.AudienceArchive)),
+		"with a token for the session": archiveclient.New(address, "", archivetest.Signer(key, session.AudienceSession)),
+		"of an unreachable archive":    archiveclient.New(away.URL, "", archivetest.Signer(key, session.AudienceArchive)),
+		"of a dying archive":           archiveclient.New(cut.URL, "", archivetest.Signer(key, session.AudienceArchive)),
 		"without a key": archiveclient.New(address, "", func(string) (string, error) {
 			return "", errors.New("no key")
 		}),

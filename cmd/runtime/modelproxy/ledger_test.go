@@ -41,7 +41,7 @@ func newBank(t testing.TB, limits session.SpendLimits) *bank {
 	b := &bank{Store: archivetest.Open(t, archivetest.InDirectory(t)),
 		claims: session.SpendClaims{Owner: "ada", Namespace: "team", PerUser: limits}}
 	b.clock.Set(time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC))
-	b.Now = b.clock.Behind(0)
+	b.Now = b.clock.LaggingClock(0)
 	return b
 }
 

@@ -68,7 +68,7 @@ func newArchive(t *testing.T) *testArchive {
 
 func (a *testArchive) client(uid string, attempt int) *handover.Archive {
 	a.t.Helper()
-	token, err := archivetest.Signed(a.signing, session.AudienceArchive)(uid)
+	token, err := archivetest.Signer(a.signing, session.AudienceArchive)(uid)
 	if err != nil {
 		a.t.Fatal(err)
 	}

@@ -18,7 +18,8 @@ const (
 	controllerManagerPort = "kube-controller-manager"
 )
 
-// ControlPlanePorts lists the names for which AssignPorts must assign a port to a control plane.
+// ControlPlanePorts lists the names of the ports that a control plane needs. AssignPorts assigns a
+// port to each name.
 var ControlPlanePorts = []string{etcdClientPort, etcdPeerPort, apiServerPort, controllerManagerPort}
 
 const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
@@ -42,9 +43,9 @@ func (c *ControlPlane) URL() string {
 	return "https://" + net.JoinHostPort(cmp.Or(c.Address, "127.0.0.1"), strconv.Itoa(c.Ports[apiServerPort]))
 }
 
-// NewControlPlane makes the certificates of a control plane and assigns its ports. It stores both
-// in the directory state. It also assigns a port to each of the given names. It never assigns a
-// reserved port.
+// NewControlPlane makes the certificates of a control plane and assigns its ports. It stores the
+// certificates and the ports in the directory state. It also assigns a port to each of the given
+// names. It never assigns a reserved port.
 func NewControlPlane(binaries, state string, names []string, reserved ...int) (*ControlPlane, error) {
 	pki, err := EnsurePKI(filepath.Join(state, "pki"))
 	if err != nil {
@@ -68,8 +69,8 @@ func (c *ControlPlane) Start(ctx context.Context, s *Supervisor) error {
 	return nil
 }
 
-// Etcd describes the etcd process. It accepts only clients with a certificate that etcd's own
-// authority signed.
+// Etcd describes the etcd process. etcd accepts only clients whose certificate was signed by etcd's
+// own authority.
 func (c *ControlPlane) Etcd() (Process, error) {
 	client, peer := "https://"+c.Ports.Address(etcdClientPort), "https://"+c.Ports.Address(etcdPeerPort)
 	config, err := c.PKI.ClientTLS(etcdAuthority, etcdClientCert)

@@ -96,7 +96,7 @@ func EnsurePKI(dir string, addresses ...net.IP) (PKI, error) {
 	return p, nil
 }
 
-// EnsureClient makes a certificate for another client of the API server.
+// EnsureClient makes a certificate for an additional client of the API server.
 func (p PKI) EnsureClient(name string, subject pkix.Name) error {
 	if err := p.ensureCertificate(certificate{name, authority, subject, false}); err != nil {
 		return fmt.Errorf("certificate %s: %w", name, err)
@@ -151,15 +151,16 @@ func (p PKI) ensureCertificate(c certificate) error {
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if c.serves {
-		// etcd uses its server certificate also as a client, when it connects to itself.
+		// A server certificate is also valid for clients: etcd presents its own server certificate
+		// when it connects to itself.
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		template.DNSNames, template.IPAddresses = servingNames, p.addresses
 	}
 	return p.issue(c.name, template, signer.Leaf, key, signer.PrivateKey.(*ecdsa.PrivateKey))
 }
 
-// stillValid reports whether a certificate from an earlier run can be used. It must have the
-// current authority and names, and must not expire soon.
+// stillValid reports whether a certificate from an earlier run can be used. The current authority
+// must have signed it, its names must be current, and it must not expire soon.
 func (p PKI) stillValid(leaf, signer *x509.Certificate, c certificate) bool {
 	roots := x509.NewCertPool()
 	roots.AddCert(signer)

@@ -25,7 +25,7 @@ type Ports map[string]int
 func AssignPorts(file string, names []string, reserved ...int) (Ports, error) {
 	last := Ports{}
 	if content, err := os.ReadFile(file); err == nil {
-		_ = json.Unmarshal(content, &last) // an unreadable file counts as an empty one
+		_ = json.Unmarshal(content, &last) // an unreadable file counts as empty
 	}
 	taken := map[int]bool{}
 	for _, port := range reserved {
@@ -50,7 +50,7 @@ func AssignPorts(file string, names []string, reserved ...int) (Ports, error) {
 	return ports, WritePrivate(file, content)
 }
 
-// PortFree returns an error if no server can listen on this port of 127.0.0.1.
+// PortFree returns an error if it cannot listen on this port of 127.0.0.1.
 func PortFree(port int) error {
 	listener, err := net.Listen("tcp", loopback(port))
 	if err != nil {

@@ -43,7 +43,8 @@ func (p Probe) wait(ctx context.Context) error {
 	return Retry(ctx, probeInterval, p)
 }
 
-// Sleep waits for a duration. If the context ends first, it returns the cause.
+// Sleep waits for a duration. If the context ends first, Sleep returns the cause of the context's
+// end.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

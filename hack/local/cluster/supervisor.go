@@ -27,9 +27,9 @@ type Process struct {
 
 // Supervisor runs processes and stops them in reverse order.
 //
-// It restarts no process. If a process exits by itself, the supervisor ends its context, and the
-// caller must stop the other processes. A restart would hide from the developer which process
-// failed and why.
+// It restarts no process. If a process exits by itself, the supervisor cancels the context that
+// Supervise returned, and the caller must stop the other processes. A restart would hide from the
+// developer which process failed and why.
 type Supervisor struct {
 	logDir string
 	died   context.CancelCauseFunc

@@ -81,7 +81,7 @@ func (h *gitHost) authorized(next http.Handler) http.Handler {
 	})
 }
 
-// open opens a pull request for a branch that exists.
+// open opens a pull request. Its branch must exist.
 func (h *gitHost) open(w http.ResponseWriter, r *http.Request) {
 	var pull pullRequest
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&pull)

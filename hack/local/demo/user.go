@@ -23,7 +23,7 @@ import (
 
 const (
 	userName = "demo"
-	// gitProvider is the provider of tokens for hosts with Gitea's API.
+	// gitProvider is the provider name for tokens of git hosts that serve Gitea's API.
 	gitProvider  = string(v1alpha1.EnterpriseSSO)
 	pollInterval = 100 * time.Millisecond
 )

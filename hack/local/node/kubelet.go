@@ -31,7 +31,7 @@ const (
 )
 
 // serveAPI serves a part of the kubelet API: it returns logs of pods and runs commands in pods.
-// Only the API server has access, because a client could run any command on this machine.
+// Only the API server has access, because the API can run any command on this machine.
 func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.Config, client string) {
 	config = config.Clone()
 	config.ClientAuth = tls.RequireAndVerifyClientCert
@@ -158,8 +158,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 		execIdleTimeout, execCreateTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
-// executor runs commands for kubectl exec. They get the directory and the environment of the
-// session's process, but not its secrets.
+// executor runs commands for kubectl exec. The commands get the directory and the environment of
+// the session's process, but not the session's secrets.
 type executor struct{ run *podRun }
 
 func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out,

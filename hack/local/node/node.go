@@ -94,7 +94,8 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 	return n, nil
 }
 
-// Wait waits until the node has stopped and no process is left. The context must end first.
+// Wait waits until the node has stopped and no process is left. Cancel the context of Start before
+// you call Wait.
 func (n *Node) Wait() {
 	n.mu.Lock()
 	n.stopping = true
@@ -132,7 +133,8 @@ func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 		n.running.Add(1)
 		go func() {
 			defer n.running.Done()
-			// A pod that was already bound to this node comes from an earlier run.
+			// If a pod of the initial list is already bound to this node, an earlier run of the
+			// node has started it.
 			run.handle(initial && pod.Spec.NodeName == n.Name)
 		}()
 	}

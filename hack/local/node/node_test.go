@@ -108,7 +108,7 @@ func newTestNode(t *testing.T) *testNode {
 	return startNode(t, env.Namespace(t, nil), t.TempDir())
 }
 
-// sessionPod builds a pod like the manager's pods of sessions.
+// sessionPod builds a pod like the session pods that the manager creates.
 func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, ProbeHandler: corev1.ProbeHandler{
@@ -372,7 +372,7 @@ func TestPodReportsAMissingSecretAndStartsWhenItExists(t *testing.T) {
 }
 
 // failing makes the selected requests fail. If the field answers is true, a selected request
-// reaches the API server, and only the response is lost.
+// reaches the API server, but its response is lost.
 type failing struct {
 	http.RoundTripper
 	fails   func(*http.Request) bool
@@ -427,8 +427,8 @@ func TestANodeKillsOnlyProcessesOfItsSessions(t *testing.T) {
 	of, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	Kill(dir)
-	// If SIGKILL and SIGTERM are both pending, Linux reports that SIGKILL ended the process. If it
-	// reports SIGTERM, Kill did not kill the process.
+	// If SIGKILL and SIGTERM are both pending, Linux reports that SIGKILL ended the process. If
+	// Linux reports SIGTERM, the function Kill did not kill the process.
 	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)

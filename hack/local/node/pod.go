@@ -32,10 +32,11 @@ const (
 const (
 	// stopGrace is the grace period of processes when the node itself stops.
 	stopGrace = 10 * time.Second
-	// writeTimeout limits a write to the API server. A write may happen after the pod's context has
-	// ended.
+	// writeTimeout limits a write to the API server. A write does not use the pod's context,
+	// because this context may have ended.
 	writeTimeout = 10 * time.Second
-	// retryDelay is the pause before a binding or a read of a Secret or ConfigMap is retried.
+	// retryDelay is the pause before the node tries again to bind a pod or to read a Secret or
+	// ConfigMap.
 	retryDelay = time.Second
 	// The first restart after a crash is immediate. Later restarts are delayed, but less than a
 	// kubelet delays them, because a developer is watching.
@@ -152,8 +153,8 @@ func (r *podRun) runProcess() {
 	}
 }
 
-// leave confirms the deletion of a deleted pod to the API server. If the node itself stops, the pod
-// stays in the API server, and the next run reports it as lost.
+// leave confirms to the API server that a deleted pod has stopped. If the node itself stops, the
+// pod stays in the API server, and the next run of the node reports the pod as lost.
 func (r *podRun) leave(why *stopped) {
 	switch why.cause {
 	case podDeleted:
@@ -193,7 +194,7 @@ func (r *podRun) bind() error {
 }
 
 // retry repeats a function until it succeeds. It reports an error only if the error's text differs
-// from the previous one. It returns false if the pod's context ended.
+// from the text of the previous error. It returns false if the pod's context ended.
 func (r *podRun) retry(try func() error, report func(error)) bool {
 	for reported := ""; ; {
 		err := try()

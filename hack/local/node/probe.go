@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// eagerInterval is the pause between probes while the container is not ready. It is shorter than a
-// kubelet's.
+// eagerInterval is the pause between probes while the container is not ready. A kubelet pauses
+// longer.
 const eagerInterval = 100 * time.Millisecond
 
 // probe runs the container's probes and reports changes of readiness. It returns when the container
@@ -62,7 +62,7 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 }
 
 // checker runs a probe at every call until the probe succeeds, and then once per period. After a
-// success, the result is a failure only after threshold failures in a row.
+// success, the result stays a success until the probe has failed threshold times in a row.
 type checker struct {
 	ask       cluster.Probe // if nil, the result never changes
 	period    time.Duration
@@ -79,7 +79,7 @@ func newChecker(address string, c corev1.Container, p *corev1.Probe) *checker {
 		threshold: max(p.FailureThreshold, 1)}
 }
 
-// passes returns the result of the probe. The argument before is the previous result.
+// passes returns the current result of the probe. Its second argument is the previous result.
 func (c *checker) passes(ctx context.Context, before bool) bool {
 	if c.ask == nil || before && time.Now().Before(c.next) {
 		return before

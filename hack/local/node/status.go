@@ -107,7 +107,8 @@ func waiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-// unsupported returns the reason and the message of a kubelet if a pod cannot run here.
+// unsupported checks whether a pod can run on this node. If it cannot, unsupported returns a
+// waiting reason that kubelets also use, and a message.
 func unsupported(pod *corev1.Pod) (reason, message string) {
 	if len(pod.Spec.Containers) != 1 {
 		return "CreateContainerConfigError", "a local node runs only pods with one container"

@@ -72,8 +72,8 @@ func (i *Installation) RefreshTokens(ctx context.Context, say func(format string
 	}, tokenRefresh)
 }
 
-// arguments returns the arguments of a process's Deployment, followed by additional ones. The last
-// value of a flag counts, so the additional arguments take precedence.
+// arguments returns the arguments of a process's Deployment, followed by the additional arguments.
+// If a flag occurs twice, its last value counts, so the additional arguments take precedence.
 func (i *Installation) arguments(name string, additional ...string) []string {
 	return slices.Concat(i.workloads[name].Args, additional)
 }

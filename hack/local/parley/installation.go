@@ -53,8 +53,8 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 	i.workloads = workloads
 	for _, object := range objects {
 		if object.GetKind() == "SessionClass" && !i.Volumes {
-			// Without volumes, a class that requests one would cause a warning at each start of a
-			// session.
+			// Without volumes, a class that requests a volume would cause a warning at each start
+			// of a session.
 			unstructured.RemoveNestedField(object.Object, "spec", "workspace")
 		}
 	}
@@ -63,7 +63,8 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 }
 
 // isAdmins reports whether an object exists and belongs to the cluster's admin. The admin owns the
-// agent catalogue, the prices of models and the classes. Install does not change them.
+// agent catalogue, the prices of models and the classes. Install does not change these objects if
+// they exist.
 func (i *Installation) isAdmins(ctx context.Context, object *unstructured.Unstructured) bool {
 	list := object.GetKind() == "ConfigMap" && (object.GetName() == v1alpha1.AgentCatalogueName ||
 		object.GetName() == v1alpha1.ModelsName)

@@ -27,7 +27,8 @@ const (
 	archiveMetricsPort = "archive-metrics"
 )
 
-// Ports lists the names for which cluster.AssignPorts must assign a port to an installation.
+// Ports lists the names of the ports that an installation needs. cluster.AssignPorts assigns a port
+// to each name.
 var Ports = []string{WebhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort,
 	archiveHealthPort, archiveMetricsPort}
 
@@ -96,9 +97,9 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// The archive's certificate and its key may be missing. They need no retry of their
-				// own: the manager writes them together with the authority's certificates, and
-				// those are retried.
+				// Skip the archive's certificate and its key if they are missing. The manager
+				// writes them together with the authority's certificates, and the function retries
+				// until those exist.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}

@@ -108,7 +108,7 @@ const (
 
 // ofArchive returns the condition of an object. Most of the archive's objects exist only if the
 // archive is enabled, but its ServiceAccount and role always exist. For an object of another
-// component, ofArchive returns the argument when.
+// component, ofArchive returns its second argument.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when
@@ -219,9 +219,9 @@ func (b *builder) above(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
 
-// tenant writes a kustomization of the objects that each watched namespace needs. The subjects of
-// their RoleBindings are in Parley's namespace, so kustomize does not mark them. The function
-// template does.
+// tenant writes a kustomization of the objects that each watched namespace needs. kustomize does
+// not mark the subjects of their RoleBindings, because the subjects are in Parley's namespace. The
+// function template marks the subjects.
 func (b *builder) tenant() string {
 	return b.write("tenant", []string{"namespace: " + markTenant}, "", []string{"rbac/namespace"})
 }

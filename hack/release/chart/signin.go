@@ -4,7 +4,8 @@ import "strings"
 
 const withSignIn condition = "{{- if $.Values.signIn.enabled }}"
 
-// signIn adds a condition to each entry of a Deployment that belongs to the component signin.
+// signIn adds a condition to each argument, variable and volume that the component signin adds to a
+// Deployment.
 func (s *sheet) signIn(component string, pod, container map[string]any) {
 	volumes := named("oidc-client", "oidc-ca", "webhook-ca")
 	container["args"] = s.only(withSignIn, container["args"], flags("--oidc-", "--external-url", "--onboarding-"))
@@ -22,7 +23,7 @@ func (s *sheet) signIn(component string, pod, container map[string]any) {
 	container[s.text("%s\nenvFrom:\n- configMapRef:\n    name: %sparley-signin\n{{- end }}", withSignIn, markPrefix)] = ""
 }
 
-// signInConfig sets the values of the ConfigMap with the OpenID provider.
+// signInConfig sets the values of the ConfigMap that describes the OpenID provider.
 func (s *sheet) signInConfig() {
 	for key, value := range map[string]string{
 		"OIDC_ISSUER_URL":      "issuerURL",

@@ -63,8 +63,8 @@ func (s *sheet) claim() {
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// egress makes the ports of the API server configurable, in the rule with port 443. The rule with
-// port 9443 is for onboarding, so the chart contains it only if sign-in is enabled.
+// egress makes the ports of the API server configurable, in the rule with port 443. Only onboarding
+// needs the rule with port 9443, so the chart contains this rule only if sign-in is enabled.
 func (s *sheet) egress() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {
@@ -106,7 +106,6 @@ func (s *sheet) archive(pod, container map[string]any) {
 		"nindent 8 }}\n{{- end }}"))
 }
 
-// only adds a condition to the matching entries of a list.
 func (s *sheet) only(when condition, list any, matches func(item any) bool) (conditional []any) {
 	for items := list.([]any); len(items) > 0; {
 		other := func(item any) bool { return !matches(item) }
@@ -183,7 +182,7 @@ const selectedNamespaces = `namespaceSelector:
     operator: In
     values: {{- toYaml . | nindent INDENT }}`
 
-// webhooks limits the webhooks to the namespaces of the release, if the release sets any.
+// webhooks limits the webhooks to the namespaces that the release lists, if it lists any.
 func (s *sheet) webhooks() {
 	webhooks, _, err := unstructured.NestedSlice(s.Object, "webhooks")
 	if err != nil {

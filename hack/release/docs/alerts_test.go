@@ -37,7 +37,7 @@ func alerts(t *testing.T) []alert {
 }
 
 func TestAlertsUseExistingMetricsAndLinkARunbook(t *testing.T) {
-	known := known(t)
+	known := metricLookup(t)
 	for _, rule := range alerts(t) {
 		checkExpression(t, rule.Alert, rule.Expr, known)
 		file, anchor, _ := strings.Cut(rule.Annotations["runbook"], "#")

@@ -66,7 +66,8 @@ func nameOf(e ast.Expr) string {
 	return ""
 }
 
-// literal returns the value of a string literal, or an empty string for another expression.
+// literal returns the value of a string literal. For any other expression, it returns an empty
+// string.
 func literal(e ast.Expr) string {
 	if basic, ok := e.(*ast.BasicLit); ok && basic.Kind == token.STRING {
 		text, _ := strconv.Unquote(basic.Value)

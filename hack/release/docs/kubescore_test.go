@@ -26,8 +26,8 @@ type scoredObject struct {
 	}
 }
 
-// criticalFindings returns kube-score's critical findings about config/default. Each has the form
-// "kind name check".
+// criticalFindings returns kube-score's critical findings about config/default. Each finding has
+// the form "kind name check".
 func criticalFindings(t *testing.T) map[string]bool {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

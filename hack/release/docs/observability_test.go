@@ -87,8 +87,8 @@ func TestTheTableOfMetricsMatchesTheCode(t *testing.T) {
 // inExpression matches the names of metrics in a PromQL expression, by their prefixes.
 var inExpression = regexp.MustCompile(`\b(parley|controller_runtime|workqueue|process|go|rest_client)_[a-z_]+`)
 
-// known returns a function that looks up a metric in Parley's source and in its libraries.
-func known(t *testing.T) func(name string) (labels []string, exists bool) {
+// metricLookup returns a function that looks up a metric in Parley's source and in its libraries.
+func metricLookup(t *testing.T) func(name string) (labels []string, exists bool) {
 	t.Helper()
 	own := metrics(t)
 	libraries := &strings.Builder{}
@@ -180,7 +180,7 @@ func TestTheDashboardUsesExistingMetrics(t *testing.T) {
 	if err := json.Unmarshal(text, &dashboard); err != nil {
 		t.Fatal(err)
 	}
-	known, shown := known(t), &strings.Builder{}
+	known, shown := metricLookup(t), &strings.Builder{}
 	for _, panel := range dashboard.Panels {
 		if len(panel.Targets) == 0 {
 			t.Errorf("panel %s has no query", panel.Title)
@@ -201,7 +201,8 @@ func TestTheTableOfEventsMatchesTheCode(t *testing.T) {
 	text := document(t, "observability.md")
 	values := reasons(t)
 	for _, call := range calls(t, "Eventf", "warn") {
-		// The arguments reason and action are adjacent and come before the note.
+		// In calls of Eventf and warn, the arguments reason and action are adjacent and come before
+		// the note.
 		for i := len(call.Args) - 1; i > 0; i-- {
 			action := literal(call.Args[i])
 			if action == "" || strings.Contains(action, " ") || strings.Contains(action, "%") {

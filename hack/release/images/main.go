@@ -81,12 +81,13 @@ func run(ctx context.Context, o options) error {
 		}
 		fmt.Printf("%s is %s\n", file, byDigest)
 	}
-	// `make build-installer` writes the name with the digest into install.yaml. With a digest,
-	// Deployments change only when the programs change, and nobody can replace the image.
+	// `make build-installer` writes the image's name with its digest into install.yaml. With a
+	// digest, Deployments change only when the programs change, and nobody can replace the image.
 	return os.WriteFile(filepath.Join(o.out, "built"), []byte(o.tag+" "+byDigest+"\n"), 0o644)
 }
 
-// images is the result of a build. Each image has the SBOM with the same index in lists.
+// images is the result of a build. The field lists contains the SBOMs of the images, in the same
+// order.
 type images struct {
 	index v1.ImageIndex
 	each  []v1.Image
@@ -138,7 +139,8 @@ func compile(ctx context.Context, dir, architecture string, packages []string) e
 	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-ldflags=-s -w", "-o",
 		dir + string(filepath.Separator)}, packages...)...)
-	// These are the flags of the Makefile, so that both share the build cache.
+	// These flags are equal to the flags in the Makefile, so that both builds share the build
+	// cache.
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0",
 		"GOFLAGS=-trimpath -buildvcs=false -gcflags=all=-dwarf=false")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr

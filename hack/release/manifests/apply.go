@@ -20,7 +20,7 @@ import (
 
 const retryInterval = 200 * time.Millisecond
 
-// Apply applies objects: first the CRDs, then the namespaces, then all others.
+// Apply applies objects: first the CRDs, then the namespaces, then all other objects.
 func Apply(ctx context.Context, c client.Client, owner string, objects []*unstructured.Unstructured) error {
 	objects = slices.Clone(objects)
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return rank(a) - rank(b) })

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Workload is a container of a Deployment that runs as a process.
+// Workload describes a container of a Deployment. Its program runs as a local process instead.
 type Workload struct {
 	Namespace      string
 	ServiceAccount string

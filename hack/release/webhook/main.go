@@ -1,5 +1,5 @@
 // Command webhook writes the configuration of the validating webhooks to config/webhook.
-// controller-gen is unsuitable, because it needs each webhook with its long condition in one
+// controller-gen is unsuitable, because it would need each webhook, with its long condition, in one
 // comment line.
 package main
 
@@ -19,8 +19,8 @@ import (
 func main() {
 	conversation := validator("vconversation", "conversation", "conversations",
 		admissionv1.MatchCondition{Name: "needs-code", Expression: webhook.MatchCondition()})
-	// This webhook checks the limits of every new Conversation. The API server ignores its failure,
-	// so that users can create plain Conversations while no manager runs.
+	// This webhook checks the limits of every new Conversation. The API server ignores a failure of
+	// this webhook, so that users can create plain Conversations while no manager runs.
 	limits := validator("vconversation-limits", "conversation", "conversations")
 	limits.ClientConfig.Service.Path = ptr.To(webhook.LimitsPath)
 	limits.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Create}
@@ -32,8 +32,8 @@ func main() {
 			"has(object.spec.warm)"})
 	settings := validator("vusersettings", "usersettings", "usersettings", admissionv1.MatchCondition{
 		Name: "spec-changed", Expression: "request.operation != 'UPDATE' || object.spec != oldObject.spec"})
-	// This webhook only returns warnings. The API server ignores its failure, so that namespaces
-	// can always be deleted.
+	// This webhook only returns warnings. The API server ignores a failure of this webhook, so that
+	// namespaces can always be deleted.
 	deletion := validator("vusersettings-delete", "usersettings", "usersettings")
 	deletion.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Delete}
 	deletion.FailurePolicy = ptr.To(admissionv1.Ignore)

@@ -1,4 +1,4 @@
-// Package archivetest has helpers for tests of the archive and its clients.
+// Package archivetest contains helpers for tests of the archive and its clients.
 package archivetest
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// Store is a store that tests read without a server. It implements the interface with which the
-// facade reads the archive.
+// Store lets tests read an archive's store without a server. It implements the interface through
+// which the facade reads the archive.
 type Store struct{ *store.Store }
 
 var _ archiveclient.Reader = Store{}
@@ -52,7 +52,7 @@ func InDirectory(t testing.TB) string {
 // Dir returns the directory in the address of a store.
 func Dir(address string) string { return strings.TrimPrefix(address, "file://") }
 
-// Events calls the function visit for each event whose ID is at least from, until visit returns
+// Events calls the function visit for each event with an ID >= from. It stops when visit returns
 // false.
 func (s Store) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {
@@ -95,8 +95,9 @@ func Lines(from, to int) []byte {
 	return []byte(text.String())
 }
 
-// Others returns lines of another journal, with the same ids as Lines but different events.
-func Others(from, to int) []byte {
+// OtherLines returns the lines of another journal. Its events have the same IDs as the events of
+// Lines, but different contents.
+func OtherLines(from, to int) []byte {
 	return bytes.ReplaceAll(Lines(from, to), []byte("xxx"), []byte("yyy"))
 }
 
@@ -118,8 +119,8 @@ func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
 	}
 }
 
-// IDs describes the archived events, except for events with an ID lower than from. The text "0-2 of
-// 3" means three events with the IDs 0 to 2.
+// IDs describes the archived events with an ID >= from. The text "0-2 of 3" means three events with
+// the IDs 0 to 2.
 func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string {
 	t.Helper()
 	var got []int
@@ -139,9 +140,9 @@ func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string
 	return fmt.Sprintf("%d-%d of %d", got[0], got[len(got)-1], len(got))
 }
 
-// Earlier returns the lines of an earlier journal of the Conversation with UID u, except for events
-// with an ID lower than from.
-func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string {
+// EarlierLines returns the lines of one of the earlier journals of the Conversation with the UID
+// "u". It omits events with an ID < from.
+func EarlierLines(t testing.TB, reader archiveclient.Reader, number, from int) string {
 	t.Helper()
 	var text strings.Builder
 	err := reader.Events(t.Context(), "u", number, from, func(_ int, event json.RawMessage) bool {
@@ -178,8 +179,8 @@ func (e Existing) NameOf(ctx context.Context, uid string) (string, error) {
 // CheckAttempt accepts every attempt.
 func (Existing) CheckAttempt(context.Context, string, int) error { return nil }
 
-// Signed returns a function that signs a token for a Conversation.
-func Signed(key ed25519.PrivateKey, audience string) func(uid string) (string, error) {
+// Signer returns a function that signs a token for a Conversation.
+func Signer(key ed25519.PrivateKey, audience string) func(uid string) (string, error) {
 	return func(uid string) (string, error) {
 		return session.SignToken(key, session.Claims{Audience: audience, UID: uid,
 			Expires: time.Now().Add(time.Minute).Unix()})
@@ -200,10 +201,11 @@ func Serve(t testing.TB, s Store, existing Existing) (address string, key ed2551
 	return server.URL, key
 }
 
-// Post sends a request to the archive as the session of a Conversation, and returns the status.
+// Post sends a request to the archive in the name of a Conversation's session. It returns the HTTP
+// status.
 func Post(t testing.TB, address string, key ed25519.PrivateKey, uid, path, body string) int {
 	t.Helper()
-	token, err := Signed(key, session.AudienceArchive)(uid)
+	token, err := Signer(key, session.AudienceArchive)(uid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,8 +224,8 @@ func Post(t testing.TB, address string, key ed25519.PrivateKey, uid, path, body 
 	return response.StatusCode
 }
 
-// HandOver sends the events of Lines(from, to) to the archive as the session of a Conversation, and
-// returns the status.
+// HandOver sends the events of Lines(from, to) to the archive in the name of a Conversation's
+// session. It returns the HTTP status.
 func HandOver(t testing.TB, address string, key ed25519.PrivateKey, uid string, from, to int) int {
 	t.Helper()
 	path := fmt.Sprintf("%s?from=%d&journal=%s", session.ArchiveEvents, from, Journal)

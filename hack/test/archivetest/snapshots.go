@@ -122,8 +122,8 @@ func TestSnapshots(t *testing.T, address string) {
 	wantsSnapshot(t, other, store.ErrNothing.Error())
 }
 
-// TestInterruptedUploads checks that chunks of an interrupted upload are deleted, by the next
-// snapshot or by the second sweep.
+// TestInterruptedUploads checks that the next snapshot or the second sweep deletes the chunks of an
+// interrupted upload.
 func TestInterruptedUploads(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -154,7 +154,7 @@ func TestInterruptedUploads(t *testing.T, address string) {
 	wantsSnapshot(t, s, "a")
 }
 
-// TestSnapshotQuota checks that snapshots count against the quota, also after a restart.
+// TestSnapshotQuota checks that snapshots count against the quota, before and after a restart.
 func TestSnapshotQuota(t *testing.T, address string) {
 	t.Helper()
 	for _, restart := range []bool{false, true} {
@@ -181,8 +181,8 @@ func TestSnapshotQuota(t *testing.T, address string) {
 }
 
 // TestUnrestoredEnding checks the ending of an attempt that could not restore the files of earlier
-// attempts. Such an ending replaces the archived changes only if it has changes and the archive has
-// no snapshot. The archived usage never decreases.
+// attempts. Such an ending must not replace the archived changes if it contains no changes, or if
+// the archive has a snapshot. The archived usage must never decrease.
 func TestUnrestoredEnding(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)

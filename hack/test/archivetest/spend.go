@@ -25,19 +25,19 @@ type Clock struct{ now atomic.Pointer[time.Time] }
 // Set sets the time.
 func (c *Clock) Set(now time.Time) { c.now.Store(&now) }
 
-// Behind returns a clock that is behind this one.
-func (c *Clock) Behind(by time.Duration) func() time.Time {
+// LaggingClock returns a clock that lags behind this clock by a duration.
+func (c *Clock) LaggingClock(by time.Duration) func() time.Time {
 	return func() time.Time { return c.now.Load().Add(-by) }
 }
 
-// provider counts the costs of all calls, as a model provider does. Before each call it checks that
-// a sum is within the limits: the costs so far, and the highest possible costs of the calls in
-// flight.
+// provider counts the costs of all calls, as a model provider does. At each call, it adds the costs
+// so far and the highest possible costs of all calls in flight. The sum must stay within the
+// limits.
 type provider struct {
 	t       *testing.T
 	claims  session.SpendClaims
 	mu      sync.Mutex
-	periods map[string]session.Dollars // costs and highest costs in flight, by scope and period
+	periods map[string]session.Dollars // costs so far plus highest possible costs in flight, by scope and period
 	highest map[string]session.Dollars // the highest value so far of each entry of periods
 	calls   int
 	refused int
@@ -62,7 +62,8 @@ func (p *provider) limitOf(scope string) session.Dollars {
 	return limits.Month
 }
 
-// send begins a call with the highest possible cost. The returned function ends it.
+// send begins a call whose cost is at most highest. The returned function ends the call with its
+// real cost.
 func (p *provider) send(owner, day string, highest session.Dollars) (end func(cost session.Dollars)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +90,7 @@ func (p *provider) count(change func()) {
 	change()
 }
 
-// spendingSession is one process of a session. It has one call in flight at a time.
+// spendingSession is one process of a session. It makes one call at a time.
 type spendingSession struct {
 	provider *provider
 	stores   []Store
@@ -122,7 +123,7 @@ func (s *spendingSession) report(need, want session.Dollars, open map[string]ses
 	return report
 }
 
-// ask sends reports until one is answered, each with a new sequence number.
+// ask sends reports until the archive answers a report. Each report has a new sequence number.
 func (s *spendingSession) ask(ctx context.Context, need, want session.Dollars, final bool) (session.SpendGrant, error) {
 	for {
 		report, spent := s.report(need, want, nil, final), s.spent
@@ -148,7 +149,8 @@ func (s *spendingSession) ask(ctx context.Context, need, want session.Dollars, f
 	}
 }
 
-// work makes calls, and is perhaps killed during one of them. It reports whether it was killed.
+// work makes calls. During each call, the session is killed with the probability kill. The result
+// tells whether the session was killed.
 func (s *spendingSession) work(ctx context.Context, calls int, kill float64) (killed bool) {
 	for range calls {
 		highest := cent/2 + rand.N(2*cent)
@@ -182,7 +184,7 @@ func (s *spendingSession) work(ctx context.Context, calls int, kill float64) (ki
 		line.Calls++
 		s.lines[s.day] = line
 		s.spent += cost
-		s.late(ctx)
+		s.repeatOldReport(ctx)
 	}
 	if _, err := s.ask(ctx, 0, 0, true); err != nil {
 		s.provider.t.Errorf("%s: the final report: %v", s.uid, err)
@@ -191,8 +193,8 @@ func (s *spendingSession) work(ctx context.Context, calls int, kill float64) (ki
 	return false
 }
 
-// late sometimes sends an old report again, as a slow network would.
-func (s *spendingSession) late(ctx context.Context) {
+// repeatOldReport sometimes sends an old report again, as if a slow network had delayed it.
+func (s *spendingSession) repeatOldReport(ctx context.Context) {
 	if len(s.sent) < 2 || rand.N(6) > 0 {
 		return
 	}
@@ -201,8 +203,8 @@ func (s *spendingSession) late(ctx context.Context) {
 }
 
 // TestSpend runs 20 sessions of each owner in parallel against the limits. Sessions are killed at
-// random, reports are repeated, and the day and the month change. Each store has its own clock,
-// which may be behind. In the end, the ledger must contain all costs that the sessions reported.
+// random, reports are repeated, and the day and the month change. The clocks of the stores differ
+// by some seconds. In the end, the ledger must contain all costs that the sessions reported.
 func TestSpend(t *testing.T, stores []Store, claims session.SpendClaims, owners ...string) {
 	t.Helper()
 	p := runSessions(t, stores, claims, 0.1, owners)
@@ -212,7 +214,8 @@ func TestSpend(t *testing.T, stores []Store, claims session.SpendClaims, owners 
 	}
 }
 
-// TestSpendReleases is like TestSpend, but no session is killed. Nothing must stay reserved then.
+// TestSpendReleases is like TestSpend, but no session is killed. In the end, no amount may stay
+// reserved.
 func TestSpendReleases(t *testing.T, stores []Store, claims session.SpendClaims, owners ...string) {
 	t.Helper()
 	p := runSessions(t, stores, claims, 0, owners)
@@ -231,7 +234,7 @@ func runSessions(t *testing.T, stores []Store, claims session.SpendClaims, kill 
 	}
 	clock.Set(times[0])
 	for i, s := range stores {
-		s.Now = clock.Behind(time.Duration(i) * 2 * time.Second)
+		s.Now = clock.LaggingClock(time.Duration(i) * 2 * time.Second)
 	}
 	p := &provider{t: t, claims: claims, periods: map[string]session.Dollars{},
 		highest: map[string]session.Dollars{}}
@@ -265,7 +268,7 @@ func runSessions(t *testing.T, stores []Store, claims session.SpendClaims, kill 
 // compare compares the ledger with the provider's costs. It returns the totals of the ledger.
 func (p *provider) compare(s Store, owners []string) (sum session.UsageTotals) {
 	p.t.Helper()
-	// A sweep must not remove ledgers, which belong to no Conversation.
+	// Ledgers belong to no Conversation, but a sweep must not remove them.
 	if removed, err := s.Sweep(p.t.Context(), func(string) (string, error) { return "", nil }, 0,
 		time.Now()); err == nil && removed > 0 {
 		p.t.Errorf("the sweep removed the data of %d Conversations", removed)

@@ -78,7 +78,7 @@ func TestEarlierJournalIsKept(t *testing.T, address string) {
 	s := Open(t, address)
 	Append(t, s, "u", 0, 3, 3)
 	Append(t, s, "u", 3, 5, 5)
-	batch := store.Batch{Journal: NameOf(Others(0, 1)), Lines: Others(0, 2)}
+	batch := store.Batch{Journal: NameOf(OtherLines(0, 1)), Lines: OtherLines(0, 2)}
 	if _, err := s.Append(t.Context(), "u", 0, batch); !errors.Is(err, store.ErrOtherJournal) {
 		t.Errorf("another journal: %v", err)
 	}
@@ -91,7 +91,7 @@ func TestEarlierJournalIsKept(t *testing.T, address string) {
 		t.Errorf("the position is %+v, %v", position, err)
 	}
 	position, err := s.Append(t.Context(), "u", 0, batch)
-	if want := (session.ArchivePosition{Next: 2, Journal: batch.Journal, Last: NameOf(Others(1, 2))}); err != nil ||
+	if want := (session.ArchivePosition{Next: 2, Journal: batch.Journal, Last: NameOf(OtherLines(1, 2))}); err != nil ||
 		position != want {
 		t.Errorf("the position is %+v, %v, want %+v", position, err, want)
 	}
@@ -100,13 +100,13 @@ func TestEarlierJournalIsKept(t *testing.T, address string) {
 	}
 	remote, key := Serve(t, s, "u")
 	for _, reader := range []archiveclient.Reader{s, Open(t, address),
-		archiveclient.New(remote, "", Signed(key, session.AudienceArchive))} {
+		archiveclient.New(remote, "", Signer(key, session.AudienceArchive))} {
 		for from, want := range map[int]string{0: string(Lines(0, 5)), 3: string(Lines(3, 5))} {
-			if got := Earlier(t, reader, 1, from); got != want {
+			if got := EarlierLines(t, reader, 1, from); got != want {
 				t.Errorf("the closed journal's events from ID %d onwards are %s", from, got)
 			}
 		}
-		if got := Earlier(t, reader, 2, 0); got != archiveclient.ErrNothing.Error() {
+		if got := EarlierLines(t, reader, 2, 0); got != archiveclient.ErrNothing.Error() {
 			t.Errorf("the archive holds a journal older than the closed one: %s", got)
 		}
 		if got := IDs(t, reader, "u", 0); got != "0-1 of 2" {
@@ -116,12 +116,13 @@ func TestEarlierJournalIsKept(t *testing.T, address string) {
 	if err := s.Delete(t.Context(), "u"); err != nil {
 		t.Fatal(err)
 	}
-	if got := Earlier(t, s, 1, 0); got != store.ErrNothing.Error() {
+	if got := EarlierLines(t, s, 1, 0); got != store.ErrNothing.Error() {
 		t.Errorf("after deletion the archive holds %s", got)
 	}
 }
 
-// TestQuota checks that a user with a full quota does not use the space of others.
+// TestQuota checks that a user cannot exceed the quota, and that one user's full quota does not
+// affect other users.
 func TestQuota(t *testing.T, at string) {
 	t.Helper()
 	const existing = Existing("ada-1 ada-2 bob-1")
@@ -160,7 +161,8 @@ func TestQuota(t *testing.T, at string) {
 		return s
 	}
 	reopen(most + int64(len(large)))
-	// An ending replaces the earlier ending, so repeated endings need no more space.
+	// An ending replaces the previous ending of the session, so repeated endings need no additional
+	// space.
 	for range 3 {
 		if got := Post(t, address, key, "bob-1", session.ArchiveEnd, large); got != http.StatusOK {
 			t.Errorf("an ending that replaces another gets the status %d", got)
@@ -190,7 +192,8 @@ func TestTurns(t *testing.T, address string) {
 		return s.SetTurn(t.Context(), uid, "ns/"+uid, attempt, turn)
 	}
 	tags := map[Store]string{}
-	// wants waits for a changed list of outcomes, in each of the two processes, and compares the list.
+	// In each of the two processes, wants waits until the list of outcomes changes, and compares
+	// the new list.
 	wants := func(want string) {
 		t.Helper()
 		for _, s := range []Store{one, other} {
@@ -238,8 +241,9 @@ func TestTurns(t *testing.T, address string) {
 	wants("ns/u TurnFailed, ns/v TurnFailed")
 	must(one.Delete(t.Context(), "u"))
 	wants("ns/v TurnFailed")
-	// The Conversation v was deleted without a request to the archive. A sweep removes its outcome.
-	// The sweep returns 0, because it counts only Conversations that have other data.
+	// The Conversation v was deleted without a request to the archive. A sweep must remove its
+	// outcome. The sweep returns 0, because it does not count Conversations that have only an
+	// outcome.
 	must(set(one, "w", 1, "TurnFailed"))
 	wants("ns/v TurnFailed, ns/w TurnFailed")
 	existing := Existing("w")

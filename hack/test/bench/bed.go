@@ -76,7 +76,7 @@ type bed struct {
 	empty      map[string]sample     // sampleEmpty; usage before any object exists
 }
 
-// startBed starts a cluster. It also starts Parley, unless the plan is without Parley. The returned
+// startBed starts a cluster. It also starts Parley, unless the plan excludes Parley. The returned
 // context ends when a process dies.
 func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, func(), error) {
 	dir, err := os.MkdirTemp("", "parley-bench-")
@@ -154,7 +154,7 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	// etcd also keeps old versions of objects. They may exceed the default quota.
+	// etcd also stores old versions of objects, so its data may exceed the default quota.
 	b.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	b.plane.APIServerArgs = []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(),
 		"--profiling=true"}
@@ -210,8 +210,8 @@ func binary(config *rest.Config) *rest.Config {
 	return config
 }
 
-// createUser creates the namespace of the measurements and a user with the role edit in it. The
-// user may also read metrics.
+// createUser creates the namespace of the measurements, and a user who has the role edit in this
+// namespace. The user may also read metrics.
 func (b *bed) createUser(ctx context.Context) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userAccount}}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}}
@@ -245,8 +245,8 @@ func (b *bed) createUser(ctx context.Context) error {
 	return err
 }
 
-// awaitRights waits until the user may create and list pods. Controllers must first aggregate the
-// role edit and create the ServiceAccount of pods.
+// awaitRights waits until the user may create and list pods. Before that, controllers must
+// aggregate the role edit and create the ServiceAccount that pods use by default.
 func (b *bed) awaitRights(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {

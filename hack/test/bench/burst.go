@@ -24,7 +24,7 @@ const (
 	// warmUp is the number of objects created before a measurement. They open connections, fill
 	// caches and compile rules.
 	warmUp = 20
-	// CPU time and requests are counted until this time after the last object became ready.
+	// The measurement of CPU time and requests ends this long after the last object became ready.
 	countedAfter = time.Second
 	// A process is idle if it used less than idleCPU milliseconds of CPU time during idleWindow.
 	idleWindow  = time.Second

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// facadeBeside measures the facade's overhead. It creates the same Conversations alternately over
+// measureFacade measures the facade's overhead. It creates the same Conversations alternately over
 // HTTP and directly with client-go.
-func facadeBeside(o options, r *report) (err error) {
+func measureFacade(o options, r *report) (err error) {
 	key := rand.Text() + rand.Text()
 	b, err := start(filepath.Join(o.bin, "facade"), hashOf(key))
 	if err != nil {

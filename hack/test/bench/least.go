@@ -25,7 +25,7 @@ const (
 
 var leastKind = schema.GroupVersionKind{Group: "bench.example.com", Version: "v1", Kind: "Least"}
 
-// leastDefinition returns a CRD without a schema to validate.
+// leastDefinition returns a CRD whose schema validates nothing.
 func leastDefinition() *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "leasts." + leastKind.Group},
@@ -74,9 +74,9 @@ func newLeast(name string) *unstructured.Unstructured {
 	return object
 }
 
-// least is a baseline that makes a Conversation's requests without an operator. For each object it
-// creates a custom resource, a Secret and a pod. When the pod is ready, it writes the custom
-// resource's status.
+// least is a baseline without an operator. It sends the same requests as Parley sends for a
+// Conversation: it creates a custom resource, a Secret and a pod. When the pod is ready, it writes
+// the status of the custom resource.
 type least struct {
 	*bed
 	ready chan string // names of ready pods
@@ -85,8 +85,8 @@ type least struct {
 	made map[string]*unstructured.Unstructured // objects whose status is not written yet
 }
 
-// minimalObjects returns the subject of type least. It writes the statuses with one worker per
-// client.
+// minimalObjects returns a subject that creates the objects of type least. One worker per client
+// writes their statuses.
 func (b *bed) minimalObjects(ctx context.Context, clients int) (subject, error) {
 	if err := b.createLeast(ctx); err != nil {
 		return subject{}, err
@@ -154,7 +154,8 @@ func (l *least) finish(ctx context.Context) {
 	}
 }
 
-// writeStatus writes the status only for the first event that reports the pod as ready.
+// writeStatus writes the status of an object one time, although several events may report that its
+// pod is ready.
 func (l *least) writeStatus(ctx context.Context, name string) error {
 	l.mu.Lock()
 	object := l.made[name]

@@ -4,7 +4,7 @@
 //
 // The control plane, the manager and the facade are real processes. They use the roles, the webhook
 // and the admission policy of config/. A fake kubelet reports each pod as running at once. Only the
-// part session runs real sessions, as processes.
+// part "session" runs real sessions, as processes.
 package main
 
 import (
@@ -52,7 +52,8 @@ const (
 	partCold    = "cold"
 )
 
-// parts run by default. peerParts need agent-sandbox, which `make bench-warm` builds.
+// parts lists the parts that run by default. peerParts lists the parts that need agent-sandbox,
+// which `make bench-warm` builds.
 var (
 	parts     = []string{partBurst, partSerial, partScale, partFacade, partSession}
 	peerParts = []string{partWarm, partCold}
@@ -114,7 +115,7 @@ func run(ctx context.Context, o options) error {
 func measureParts(ctx context.Context, o options, r *report, chosen []string) error {
 	if slices.Contains(chosen, partBurst) {
 		say("%s", partBurst)
-		if err := burst(ctx, o, r); err != nil {
+		if err := measureBurst(ctx, o, r); err != nil {
 			return fmt.Errorf("%s: %w", partBurst, err)
 		}
 	}
@@ -123,13 +124,13 @@ func measureParts(ctx context.Context, o options, r *report, chosen []string) er
 	}
 	if slices.Contains(chosen, partFacade) {
 		say("%s", partFacade)
-		if err := facadeBeside(o, r); err != nil {
+		if err := measureFacade(o, r); err != nil {
 			return fmt.Errorf("%s: %w", partFacade, err)
 		}
 	}
 	if slices.Contains(chosen, partSession) {
 		say("%s", partSession)
-		if err := sessions(ctx, o, r); err != nil {
+		if err := measureSessions(ctx, o, r); err != nil {
 			return fmt.Errorf("%s: %w", partSession, err)
 		}
 	}
@@ -141,7 +142,7 @@ func measureInCluster(ctx context.Context, o options, r *report, chosen []string
 	for _, part := range []struct {
 		name    string
 		measure func(context.Context, *bed, options, *report) error
-	}{{partSerial, serial}, {partScale, scale}} {
+	}{{partSerial, measureSerial}, {partScale, measureScale}} {
 		if !slices.Contains(chosen, part.name) {
 			continue
 		}

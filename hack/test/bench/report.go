@@ -64,12 +64,12 @@ type turns struct {
 	values []float64
 }
 
-// compareTurns compares the first subject, Parley, with the others.
+// compareTurns compares the first subject, Parley, with the other subjects.
 func (r *report) compareTurns(part, what, unit string, all []turns) {
 	f := figure{Part: part, What: what, Unit: unit}
-	f.Parley, f.Range = middle(all[0].values)
+	f.Parley, f.Range = medianOf(all[0].values)
 	for _, other := range all[1:] {
-		value, extent := middle(other.values)
+		value, extent := medianOf(other.values)
 		f.Baselines = append(f.Baselines,
 			baseline{Name: other.name, Value: value, Range: extent, Ratio: ratioOf(f.Parley, value)})
 	}
@@ -84,8 +84,8 @@ func ratioOf(value, baseline float64) *float64 {
 	return &ratio
 }
 
-// middle returns the median and the range of values. It needs at least one value.
-func middle(values []float64) (median float64, all *extent) {
+// medianOf returns the median and the range of values. It needs at least one value.
+func medianOf(values []float64) (median float64, all *extent) {
 	values = slices.Sorted(slices.Values(values))
 	last := len(values) - 1
 	return (values[last/2] + values[(last+1)/2]) / 2, &extent{values[0], values[last]}
@@ -114,20 +114,21 @@ func (r *report) print(out io.Writer) {
 			fmt.Fprintln(table)
 			last = f.Part
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t", pad(f.What), f.Unit, ranging(f.Parley, f.Range))
+		fmt.Fprintf(table, "%s\t%s\t%s\t", pad(f.What), f.Unit, formatRange(f.Parley, f.Range))
 		for _, other := range f.Baselines {
-			fmt.Fprintf(table, "%s\t%s\t", ranging(other.Value, other.Range), number(other.Ratio))
+			fmt.Fprintf(table, "%s\t%s\t", formatRange(other.Value, other.Range), number(other.Ratio))
 		}
 		fmt.Fprintln(table)
 	}
 	_ = table.Flush()
 }
 
-// pad makes the first column align to the left. The table aligns all columns to the right.
+// pad adds spaces after a text of the first column. The table aligns all columns to the right, but
+// the first column must look aligned to the left.
 func pad(text string) string { return fmt.Sprintf("%-80s", text) }
 
-// ranging formats a number and its range. It omits the range if all values are equal.
-func ranging(value float64, all *extent) string {
+// formatRange formats a number and its range. It omits the range if all values are equal.
+func formatRange(value float64, all *extent) string {
 	if all == nil || all[0] == all[1] {
 		return number(&value)
 	}

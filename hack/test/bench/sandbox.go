@@ -29,7 +29,7 @@ const (
 	sandboxName        = "bench" // name of the SandboxTemplate and of the SandboxWarmPool
 )
 
-// Names of the subjects of agent-sandbox.
+// Names of the subjects that use agent-sandbox.
 const (
 	sandboxes  = "Sandboxes"
 	coldClaims = "SandboxClaims, cold"
@@ -107,8 +107,8 @@ func sandboxList(group schema.GroupVersion, kind string) *unstructured.Unstructu
 	return list
 }
 
-// blueprint is the part of a spec that a Sandbox and a SandboxTemplate share. Its pod is a minimal
-// one, so that agent-sandbox has no more work than necessary.
+// blueprint returns the part of a spec that a Sandbox and a SandboxTemplate share. It contains a
+// minimal pod, so that agent-sandbox has no more work than necessary.
 func blueprint() (map[string]any, error) {
 	pod, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.Pod{Spec: minimalPod("", "").Spec})
 	if err != nil {
@@ -148,8 +148,8 @@ func (b *bed) readySandboxes(ctx context.Context) (int, error) {
 	return int(ready), err
 }
 
-// claimedWarm returns the number of SandboxClaims with a Sandbox from the pool. The names of such
-// Sandboxes begin with the name of the pool.
+// claimedWarm returns the number of SandboxClaims that got a Sandbox from the pool. The names of
+// such Sandboxes begin with the name of the pool.
 func (b *bed) claimedWarm(ctx context.Context) (int, error) {
 	list := sandboxList(extensionGroup, "SandboxClaim")
 	if err := b.user.List(ctx, list, client.InNamespace(benchNamespace)); err != nil {
@@ -194,14 +194,14 @@ func (b *bed) sandboxSubject(subjectName string, group schema.GroupVersion, kind
 	}
 }
 
-// sandboxes returns the subject of Sandboxes without a claim.
+// sandboxes returns a subject that creates Sandboxes without a claim.
 func (b *bed) sandboxes() (subject, error) {
 	spec, err := blueprint()
 	return b.sandboxSubject(sandboxes, sandboxGroup, "Sandbox", spec), err
 }
 
-// claims returns the subject of SandboxClaims. If variables is true, each claim sets a variable.
-// Such a claim gets no Sandbox from the pool.
+// claims returns a subject that creates SandboxClaims. If variables is true, each claim sets a
+// variable, and therefore gets no Sandbox from the pool.
 func (b *bed) claims(name string, variables bool) subject {
 	spec := map[string]any{"warmPoolRef": map[string]any{"name": sandboxName}}
 	if variables {

@@ -23,8 +23,8 @@ import (
 // The manager has reconciled everything when it has been idle for this time.
 const idle = 2 * time.Second
 
-// scale measures a cluster with many running Conversations.
-func scale(ctx context.Context, b *bed, o options, r *report) error {
+// measureScale measures a cluster with many running Conversations.
+func measureScale(ctx context.Context, b *bed, o options, r *report) error {
 	part := fmt.Sprintf("%s: %d running Conversations", partScale, o.live)
 	var there v1alpha1.ConversationList
 	if err := b.user.List(ctx, &there, client.InNamespace(benchNamespace)); err != nil {
@@ -174,7 +174,7 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 }
 
 // settle waits until the restarted manager is idle. It returns the manager's CPU time in ms, and
-// the time from begin until the manager became idle.
+// the duration from the time begin until the manager became idle.
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// serial creates objects one at a time, and waits for the final state of each. It alternates
-// between pods and Conversations, so that other load on the machine affects both alike.
-func serial(ctx context.Context, b *bed, o options, r *report) error {
+// measureSerial creates objects one at a time, and waits until each object has reached its final
+// state. It alternates between pods and Conversations, so that other load on the machine affects
+// both alike.
+func measureSerial(ctx context.Context, b *bed, o options, r *report) error {
 	took := map[string][]time.Duration{}
 	subjects := []subject{b.barePods(), b.conversations()}
 	watching, stop := context.WithCancel(ctx)

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// warmSessions start first and are not measured.
+	// warmSessions is the number of sessions that start first and are not measured.
 	warmSessions   = 2
 	sessionTimeout = time.Minute
 	// A session's memory has settled when this many samples in a row show no decrease.
@@ -47,8 +47,8 @@ type measuredSession struct {
 	memory        map[string]sample // by the name of the program
 }
 
-// sessions measures real sessions, one after the other.
-func sessions(ctx context.Context, o options, r *report) (err error) {
+// measureSessions measures real sessions, one after the other.
+func measureSessions(ctx context.Context, o options, r *report) (err error) {
 	b, ctx, end, err := startBed(ctx, o, plan{audit: auditPolicy, sessions: true})
 	if err != nil {
 		return err
@@ -79,8 +79,8 @@ func sessions(ctx context.Context, o options, r *report) (err error) {
 	return nil
 }
 
-// scriptOf returns the model's answers to the sessions: each session calls one tool, which writes the
-// time, and ends its turn.
+// scriptOf returns the model's answers to the sessions. Each session calls one tool, which writes
+// the time to a file. Then the session ends its turn.
 func scriptOf(dir string, count int) (script scriptedmodel.Script) {
 	for i := range count {
 		command := scriptedmodel.Input(map[string]any{"command": "date +%s%N > " + calledFile(dir, i)})
@@ -146,8 +146,8 @@ func (b *bed) send(ctx context.Context, method, path string, body any) error {
 	return parley.Send(ctx, http.DefaultClient, method, b.parley.FacadeURL()+path, b.key, body, &answer)
 }
 
-// settledMemory returns the memory of the only session. A session releases the memory of its start
-// gradually.
+// settledMemory returns the memory of the only session. It waits until the memory no longer
+// decreases, because a session releases its startup memory gradually.
 func settledMemory(ctx context.Context) (least map[string]sample, err error) {
 	total := func(all map[string]sample) (sum float64) {
 		for _, s := range all {

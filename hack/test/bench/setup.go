@@ -63,7 +63,7 @@ func (b *bench) stop() (err error) {
 	return errors.Join(err, os.RemoveAll(b.dir))
 }
 
-// largeClass returns a default class whose limit allows one user to have all Conversations.
+// largeClass returns a default class whose limit lets one user own all measured Conversations.
 func largeClass() *v1alpha1.SessionClass {
 	return &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultSessionClass},
 		Spec: v1alpha1.SessionClassSpec{MaxConversationsPerUser: ptr.To[int32](1_000_000)}}
@@ -101,8 +101,8 @@ func (b *bench) httpCreator(key string) operation {
 	}
 }
 
-// directCreator returns an operation that creates the object that the facade would create, with the
-// facade's rights.
+// directCreator returns an operation that creates the same object as the facade, but directly in
+// the API server. It has the facade's rights.
 func (b *bench) directCreator() (operation, error) {
 	kind := v1alpha1.SchemeGroupVersion.WithKind("Conversation")
 	conversations, err := dynamic.NewForConfig(b.env.AsFacade)

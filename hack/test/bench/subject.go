@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// A measurement fails if no object becomes ready for this time.
+// A measurement fails if no object becomes ready during this time.
 const arrivalTimeout = 2 * time.Minute
 
 // Names of the subjects.
@@ -80,8 +80,8 @@ func (b *bed) barePods() subject {
 	})
 }
 
-// podsThat returns a subject that creates pods with the given function. Each pod has the given
-// label app.
+// podsThat returns a subject that creates pods with the given function. The label "app" of each pod
+// has the given value.
 func (b *bed) podsThat(name, app string, create func(ctx context.Context, name, app string) error) subject {
 	return subject{
 		name:   name,
@@ -105,7 +105,7 @@ type arrivals struct {
 	mu   sync.Mutex
 	at   map[string]time.Time
 	last time.Time
-	// changed is closed and replaced when an object arrives.
+	// changed is closed and replaced when an object reaches its final state.
 	changed chan struct{}
 }
 

@@ -32,9 +32,9 @@ func ofConversations(_ context.Context, b *bed, _ int) (subject, error) {
 	return b.conversations(), nil
 }
 
-// rotated rotates a list by one more position in each round. Each contender has each position
-// equally often, so a machine that slows down affects all contenders alike.
-func rotated[T any](all []T, turn int) []T {
+// rotate rotates a list by one more position in each round. Each contender thus has each position
+// equally often. If the machine slows down, all contenders are affected alike.
+func rotate[T any](all []T, turn int) []T {
 	first := turn % len(all)
 	return slices.Concat(all[first:], all[:first])
 }
@@ -44,16 +44,17 @@ type burstResult struct {
 	asked map[string]int
 }
 
-// burst measures each contender in several rounds, always in a new cluster.
-func burst(ctx context.Context, o options, r *report) error {
-	return bursts(ctx, o, r, partBurst, contenders(), conversations, barePods, sessionPods, minimalObjects)
+// measureBurst measures each contender in several rounds, always in a new cluster.
+func measureBurst(ctx context.Context, o options, r *report) error {
+	return compareBursts(ctx, o, r, partBurst, contenders(), conversations, barePods, sessionPods, minimalObjects)
 }
 
-// bursts measures contenders and compares the first named one with the others.
-func bursts(ctx context.Context, o options, r *report, part string, all []contender, names ...string) error {
+// compareBursts measures all contenders. It reports the named contenders, and compares the first of
+// them with the others.
+func compareBursts(ctx context.Context, o options, r *report, part string, all []contender, names ...string) error {
 	of := map[string][]burstResult{}
 	for turn := range o.turns {
-		for _, c := range rotated(all, turn) {
+		for _, c := range rotate(all, turn) {
 			b, err := c.measure(ctx, o, turn)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)

@@ -12,7 +12,7 @@ func TestEachContenderRunsOnceInEachPosition(t *testing.T) {
 	all := contenders()
 	had := map[string]map[int]int{}
 	for turn := range all {
-		for place, c := range rotated(all, turn) {
+		for place, c := range rotate(all, turn) {
 			if had[c.name] == nil {
 				had[c.name] = map[int]int{}
 			}

@@ -17,7 +17,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// crowd is the number of sessions that start at a time in the second half of the part "warm".
+// crowd is the number of sessions that start at the same time in the second half of the part
+// "warm".
 const crowd = 20
 
 // measureBesidePeer measures the parts that compare Parley with agent-sandbox.
@@ -25,7 +26,7 @@ func measureBesidePeer(ctx context.Context, o options, r *report, chosen []strin
 	for _, part := range []struct {
 		name    string
 		measure func(context.Context, options, *report) error
-	}{{partWarm, warm}, {partCold, cold}} {
+	}{{partWarm, measureWarm}, {partCold, measureCold}} {
 		if !slices.Contains(chosen, part.name) {
 			continue
 		}
@@ -37,10 +38,10 @@ func measureBesidePeer(ctx context.Context, o options, r *report, chosen []strin
 	return nil
 }
 
-// cold measures bursts without warm pods.
-func cold(ctx context.Context, o options, r *report) error {
+// measureCold measures bursts without warm pods.
+func measureCold(ctx context.Context, o options, r *report) error {
 	peer := plan{audit: auditPolicyOfAll, peer: true}
-	return bursts(ctx, o, r, partCold, []contender{
+	return compareBursts(ctx, o, r, partCold, []contender{
 		{conversations, plan{audit: auditPolicyOfAll, keys: true}, ofConversations},
 		{sandboxes, peer, func(_ context.Context, b *bed, _ int) (subject, error) { return b.sandboxes() }},
 		{coldClaims, peer, func(ctx context.Context, b *bed, _ int) (subject, error) {
@@ -74,20 +75,21 @@ func pools() []pool {
 // at a time.
 type warmResult struct {
 	serial, crowd []time.Duration
-	// filled is the time until the pool is full. cold counts the objects without a warm pod.
+	// filled is the time until the pool was full. cold counts the objects that got no warm pod.
 	filled time.Duration
 	cold   int
-	// spent and asked are the CPU time and the requests of the crowd, including the refill of the pool.
+	// spent and asked are the CPU time and the requests of the second half, including the refill of
+	// the pool.
 	spent usage
 	asked map[string]int
 }
 
-// warm measures starts from a pool. Each half of the measurement creates as many objects as the
-// full pool has warm pods.
-func warm(ctx context.Context, o options, r *report) error {
+// measureWarm measures starts from a pool. It has two halves. Each half creates as many objects as
+// the full pool has warm pods.
+func measureWarm(ctx context.Context, o options, r *report) error {
 	of := map[string][]warmResult{}
 	for turn := range o.turns {
-		for _, p := range rotated(pools(), turn) {
+		for _, p := range rotate(pools(), turn) {
 			result, err := p.measure(ctx, o)
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.name, err)

@@ -27,7 +27,7 @@ import (
 
 // attacks are all attacks of the tenant. They run at the same time.
 var attacks = []attack{
-	// With kubectl and the role edit.
+	// Attacks with kubectl and the role edit.
 	{"create large Conversations", 2 * time.Second, 1, createLargeConversations},
 	{"create large UserSettings", 2 * time.Second, 1, createLargeSettings},
 	{"create labelled Secrets with large metadata", time.Second, 1, createLabelledSecrets},
@@ -40,7 +40,7 @@ var attacks = []attack{
 	{"request a huge volume", time.Second, 1, requestHugeVolume},
 	{"delete and create settings", time.Second, 1, recreateSettings},
 	{"list own objects", 2 * time.Second, 1, listObjects},
-	// Over HTTP with a session key.
+	// Attacks over HTTP with a session key.
 	{"render brackets", 250 * time.Millisecond, 11, renderBrackets},
 	{"read large events slowly", 100 * time.Millisecond, 20, readSlowly},
 	{"read archived events slowly", 100 * time.Millisecond, 8, readArchiveSlowly},
@@ -53,7 +53,7 @@ var attacks = []attack{
 	{"create sign-in links", 200 * time.Millisecond, 2, createLinks},
 	{"print secrets in a session", 5 * time.Second, 1, printSecrets},
 	{"write large events in a session", 10 * time.Second, 1, writeLargeEvents},
-	// With the token of a session.
+	// Attacks with the token of a session.
 	{"upload to the archive", time.Second, 2, uploadToArchive},
 }
 
@@ -67,8 +67,8 @@ func (t *tenant) patch(ctx context.Context, o client.Object, body string) error 
 	return t.api.Patch(ctx, o, client.RawPatch("application/merge-patch+json", []byte(body)))
 }
 
-// cycle creates an object, or deletes it if it exists, so that the attack can be repeated without
-// end and does not fill the API server's disk.
+// cycle creates an object, or deletes the object if it exists. The attack can thus be repeated
+// without end, and does not fill the API server's disk.
 func (t *tenant) cycle(ctx context.Context, o client.Object) error {
 	err := t.api.Create(ctx, o)
 	if apierrors.IsAlreadyExists(err) {
@@ -77,7 +77,7 @@ func (t *tenant) cycle(ctx context.Context, o client.Object) error {
 	return err
 }
 
-// largeTools returns the configuration of tool servers, with a size of about 1 MiB.
+// largeTools returns a configuration of tool servers whose size is about 1 MiB.
 func largeTools() *v1alpha1.MCPConfig {
 	value := strings.Repeat("x", 4096)
 	config := &v1alpha1.MCPConfig{}
@@ -131,7 +131,8 @@ func queueSessions(ctx context.Context, t *tenant, n int) error {
 	return t.patch(ctx, c, fmt.Sprintf(`{"metadata":{"annotations":{"example.com/n":"%d"}}}`, n))
 }
 
-// changeSharedSecret changes the Secret of the model's key, which every session of the tenant uses.
+// changeSharedSecret changes the Secret that contains the model's key. Every session of the tenant
+// uses this Secret.
 func changeSharedSecret(ctx context.Context, t *tenant, n int) error {
 	settings := &v1alpha1.UserSettings{}
 	if err := t.api.Get(ctx, client.ObjectKey{Namespace: tenantName, Name: tenantName}, settings); err != nil {
@@ -233,7 +234,7 @@ func listObjects(ctx context.Context, t *tenant, _ int) error {
 	return t.api.List(ctx, &v1alpha1.ConversationList{}, client.InNamespace(tenantName), client.Limit(10))
 }
 
-// ask sends a request to a facade and reads the answer with a function.
+// ask sends a request to a facade and passes the response body to the function read.
 func (t *tenant) ask(ctx context.Context, method, path, key string, body []byte, read func(io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, method, t.http.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -257,8 +258,8 @@ func discard(r io.Reader) error {
 	return err
 }
 
-// slowly reads a little every second, for some seconds.
-func slowly(ctx context.Context) func(io.Reader) error {
+// slowReader returns a function that reads 1 KiB every second, for 20 seconds.
+func slowReader(ctx context.Context) func(io.Reader) error {
 	return func(r io.Reader) error {
 		for n := 0; n < 20 && ctx.Err() == nil; n++ {
 			if _, err := io.CopyN(io.Discard, r, 1<<10); err != nil && !errors.Is(err, io.EOF) {
@@ -284,17 +285,17 @@ func renderBrackets(ctx context.Context, t *tenant, _ int) error {
 }
 
 func readSlowly(ctx context.Context, t *tenant, _ int) error {
-	return t.ask(ctx, http.MethodGet, "/api/conversations/"+target+"/trajectory", t.http.key, nil, slowly(ctx))
+	return t.ask(ctx, http.MethodGet, "/api/conversations/"+target+"/trajectory", t.http.key, nil, slowReader(ctx))
 }
 
 func readArchiveSlowly(ctx context.Context, t *tenant, _ int) error {
-	return t.ask(ctx, http.MethodGet, "/api/conversations/"+ended+"/trajectory", t.http.key, nil, slowly(ctx))
+	return t.ask(ctx, http.MethodGet, "/api/conversations/"+ended+"/trajectory", t.http.key, nil, slowReader(ctx))
 }
 
 func openStreams(ctx context.Context, t *tenant, _ int) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	err := t.ask(ctx, http.MethodGet, "/api/conversations/"+target+"/events/stream", t.http.key, nil, slowly(ctx))
+	err := t.ask(ctx, http.MethodGet, "/api/conversations/"+target+"/events/stream", t.http.key, nil, slowReader(ctx))
 	if ctx.Err() != nil {
 		return nil
 	}

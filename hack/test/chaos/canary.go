@@ -9,8 +9,8 @@ import (
 	"regexp"
 )
 
-// canary is the prefix of every key that a client sends. If it is found outside of a Secret's data,
-// a key has leaked.
+// canary is the prefix of every key that a client sends. If the canary is found outside of a
+// Secret's data, a key has leaked.
 const canary = "sk-chaoscanary7"
 
 // encodedCanaries are the forms of the canary in a text: plain, or in base64 at any offset.
@@ -38,7 +38,7 @@ func (s secretValues) findKey(text []byte) int {
 	return -1
 }
 
-// checkForKeys reports keys in a text that must have none.
+// checkForKeys reports a key in a text that must contain no keys.
 func (r *report) checkForKeys(text []byte, where string) {
 	r.mu.Lock()
 	made := r.made
@@ -49,8 +49,8 @@ func (r *report) checkForKeys(text []byte, where string) {
 	}
 }
 
-// scraped counts one more read of metrics.
-func (r *report) scraped() {
+// countScrape counts one more read of metrics.
+func (r *report) countScrape() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.scrapes++

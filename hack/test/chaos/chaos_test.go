@@ -12,14 +12,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// This is a short run for each change; `make chaos` runs longer. The seed is random and printed.
+// This test is a short run with kills. `make chaos` runs longer. The seed is random and printed.
 func TestAcceptedWritesSurviveKills(t *testing.T) {
 	bin := t.TempDir()
 	build(t, ".", "-o", bin, "./cmd/manager", "./cmd/facade", "./cmd/archive")
 	runBriefly(t, options{kills: 12, pool: 3, binDir: bin})
 }
 
-// This is a short run for each change; `make chaos-spend` runs longer.
+// This test is a short run with spending. `make chaos-spend` runs longer.
 func TestSpendingLimitsHoldDuringKills(t *testing.T) {
 	bin := t.TempDir()
 	build(t, ".", "-o", bin, "./cmd/...")

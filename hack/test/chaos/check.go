@@ -18,7 +18,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// incomplete marks an object that a facade did not finish writing; a repeated request completes it.
+// incomplete is the annotation of an object that a facade did not finish writing. A repeated
+// request completes the object.
 const incomplete = "parley.dev/incomplete"
 
 // maxRunning is the default class's limit of running sessions per user.
@@ -46,7 +47,7 @@ type found struct {
 }
 
 // check checks all objects until no problem is left or the time is over, and then reports the
-// remaining problems. last is the problem that was resolved last.
+// remaining problems. It returns the problem that it saw last.
 func (w *world) check(ctx context.Context) (last string) {
 	var problems []problem
 	settling, cancel := context.WithTimeout(ctx, settle)

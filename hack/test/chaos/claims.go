@@ -24,8 +24,8 @@ const (
 	longestAim = 100 * time.Millisecond
 )
 
-// claims tracks the starts that have claimed a warm pod and are not RUNNING yet. In such a start,
-// the session's Secret names a warm pod.
+// claims tracks the sessions that have claimed a warm pod and are not RUNNING yet. The Secret of
+// such a session names the warm pod.
 type claims struct {
 	mu      sync.Mutex
 	running map[types.NamespacedName]bool

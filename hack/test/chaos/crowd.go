@@ -64,7 +64,7 @@ type crowd struct {
 	open    map[string]int                // measurements that were begun and not ended, by phase
 	times   map[[2]string][]time.Duration // by phase and measure
 	failed  map[string][]string           // by phase
-	waiting map[string]chan struct{}      // by the name of a conversation, closed when it runs
+	waiting map[string]chan struct{}      // by the name of a conversation; closed when the conversation runs
 }
 
 // newCrowd creates the users. They have the rights of namespace editors.

@@ -38,7 +38,7 @@ func answerTo(err error, name string) answer {
 	case apierrors.IsForbidden(err) && justStarted.MatchString(err.Error()):
 		return answer{outcome: refused, early: true}
 	}
-	// After a server error the outcome is unknown.
+	// After a server error or status 429, the outcome is unknown.
 	if code := status.Status().Code; code >= 400 && code < 500 && code != http.StatusTooManyRequests {
 		return answer{outcome: refused, words: err.Error()}
 	}

@@ -56,19 +56,20 @@ type version struct {
 // history collects facts from the versions of all objects.
 type history struct {
 	report *report
-	// podsOf holds the pods of each attempt. madeOf holds the Conversations with each first message.
+	// podsOf maps each attempt to its pods. madeOf maps each first message to the Conversations
+	// that have this first message.
 	podsOf   map[string]map[types.UID]bool
 	madeOf   map[string]map[types.UID]bool
 	attempt  map[types.UID]int
 	versions int
-	// owners holds the Conversations that owned each pod.
+	// owners maps each pod to the Conversations that owned it.
 	owners map[types.UID]map[types.UID]bool
 }
 
 // checkHistory checks every version of the objects of Parley and its users. An API server without a
 // watch cache reads the versions from etcd, where nothing was compacted. The check therefore also
-// finds a pod that existed only for a moment. checkHistory returns the Conversations that owned
-// each pod.
+// finds a pod that existed only for a moment. For each pod, checkHistory returns the Conversations
+// that owned it.
 func (i *installation) checkHistory(ctx context.Context, r *report) (map[types.UID]map[types.UID]bool, error) {
 	i.apiServer.stop()
 	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")
@@ -142,8 +143,8 @@ func (i *installation) readAll(ctx context.Context, h *history) error {
 	return nil
 }
 
-// endMarkers are objects of the kinds whose history is read. Each is created after all other
-// changes, and so ends the history of its kind.
+// endMarkers are objects of the kinds whose history is read. Each marker is created after all other
+// changes, so it ends the history of its kind.
 func endMarkers() map[string]client.Object {
 	named := metav1.ObjectMeta{Namespace: peopleNamespace, Name: endMarkerName}
 	return map[string]client.Object{
@@ -190,7 +191,7 @@ func (i *installation) kinds() (paths []string, err error) {
 	return paths, nil
 }
 
-// readHistory reads the history of one kind up to now.
+// readHistory reads the history of one kind up to its end marker.
 func (i *installation) readHistory(ctx context.Context, raw rest.Interface, path string, last client.Object,
 	h *history) error {
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)

@@ -29,14 +29,15 @@ const (
 	// warmUp is the time in which all users start their first session, before the measurement.
 	warmUp = 30 * time.Second
 	// maxRatio limits the ratio between the p99 of a measured time with a hostile tenant and the
-	// p99 of the same time without one.
+	// p99 of the same time without a hostile tenant.
 	maxRatio = 2
 )
 
 // measureHostileTenant measures the users' times without a hostile tenant, and then while a tenant
 // attacks. Sessions are real processes, and their model is a stub. In a cluster, the tenant's
-// clients and sessions would have other processors and disks than Parley and its users. Here they
-// run in a separate process, which gets only idle CPU time, and all files are in memory.
+// clients and sessions would have other processors and disks than Parley and its users. Here the
+// tenant's clients and sessions run in a separate process, which gets only idle CPU time, and all
+// files are in memory.
 func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)
@@ -125,8 +126,8 @@ func startNode(ctx context.Context, config *rest.Config, o node.Options) (stop f
 
 func (i *installation) sessionProgram() string { return filepath.Join(i.binDir, "supervisor") }
 
-// limited gives a process the memory limit of its container, as the manifests do.
-func (i *installation) limited(name string, process cluster.Process) cluster.Process {
+// withMemoryLimit gives a process the memory limit of its container, as the manifests do.
+func (i *installation) withMemoryLimit(name string, process cluster.Process) cluster.Process {
 	limits := i.parley.Limits(name)
 	process.Env = append(process.Env, fmt.Sprintf("GOMEMLIMIT=%d000000", limits.Memory().Value()>>20))
 	return process

@@ -51,7 +51,8 @@ func (g idleGroup) set(name string, value int) error {
 	return errors.Join(err, file.Close())
 }
 
-// remove removes the group. The kernel refuses until all its processes have ended.
+// remove removes the group. The kernel refuses the removal until all processes of the group have
+// ended.
 func (g idleGroup) remove() {
 	for deadline := time.Now().Add(time.Second); g != "" && time.Now().Before(deadline); {
 		if err := os.Remove(string(g)); err == nil || errors.Is(err, fs.ErrNotExist) {

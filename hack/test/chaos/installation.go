@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// replicas is the number of managers and of facades.
+	// replicas is the number of managers, and also the number of facades.
 	replicas = 2
-	// people is the ServiceAccount of the API server's users. It has the rights of a namespace
-	// editor, who may read Secrets.
+	// people is the ServiceAccount of the users who send requests to the API server. It has the
+	// rights of a namespace editor, who may read Secrets.
 	people          = "chaos-people"
 	peopleNamespace = "default"
 	startTimeout    = 2 * time.Minute
@@ -58,7 +58,7 @@ type installation struct {
 	services          []*service
 }
 
-// install starts everything and waits until it is ready.
+// install starts all processes and waits until they are ready.
 func install(ctx context.Context, o options, dir string, r *report) (*installation, error) {
 	i := &installation{options: o, dir: dir, report: r}
 	type step struct {
@@ -100,8 +100,8 @@ func (i *installation) prepare(context.Context) error {
 	if i.plane, err = cluster.NewControlPlane(i.assets, i.dir, names); err != nil {
 		return err
 	}
-	// The quota has room for all versions of all objects. etcd keeps its default to sync each write
-	// to disk.
+	// etcd's quota has room for all versions of all objects. As in production, etcd syncs each
+	// write to disk: no argument turns this off.
 	i.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	if i.hostile == 0 {
 		// etcd keeps all versions of all objects, because checkHistory reads them at the end.
@@ -140,8 +140,8 @@ func (i *installation) connect(context.Context) (err error) {
 	return err
 }
 
-// installParley applies the manifests and the classes, and creates the account of the API server's
-// users.
+// installParley applies the manifests and the classes. It also creates the account of the users who
+// send requests to the API server.
 func (i *installation) installParley(ctx context.Context) error {
 	if err := i.parley.Install(ctx, filepath.Join(i.config, "default"), filepath.Join(i.config, "classes")); err != nil {
 		return err
@@ -163,7 +163,8 @@ func (i *installation) installParley(ctx context.Context) error {
 	return nil
 }
 
-// issueTokens gives each process the identity of its pod.
+// issueTokens gives each process of Parley a token of its ServiceAccount. The users get a token of
+// the ServiceAccount people.
 func (i *installation) issueTokens(ctx context.Context) error {
 	if err := i.parley.IssueTokens(ctx); err != nil {
 		return err
@@ -185,7 +186,7 @@ func (i *installation) issueTokens(ctx context.Context) error {
 func (i *installation) startManagers(ctx context.Context) error {
 	return i.startReplicas(ctx, webhookPort, &i.managers, func(n int, address string) cluster.Process {
 		health := i.plane.Ports.Address(portOf("health", n))
-		process := i.limited(parley.Manager, i.parley.ManagerProcess())
+		process := i.withMemoryLimit(parley.Manager, i.parley.ManagerProcess())
 		process.Name = portOf(parley.Manager, n)
 		process.Ready = cluster.HTTPProbe("http://"+health+"/readyz", nil)
 		process.Args = append(process.Args, // the last of several equal flags counts
@@ -205,7 +206,7 @@ func (i *installation) startArchives(ctx context.Context) error {
 	if err := i.parley.MountSigningKey(ctx); err != nil {
 		return err
 	}
-	process := i.limited(parley.Archive, i.parley.ArchiveProcess())
+	process := i.withMemoryLimit(parley.Archive, i.parley.ArchiveProcess())
 	if i.spenders > 0 {
 		return i.startReplicasOnS3(ctx, process)
 	}
@@ -222,7 +223,7 @@ func (i *installation) startFacades(ctx context.Context) error {
 		return err
 	}
 	return i.startReplicas(ctx, facadePort, &i.facades, func(n int, address string) cluster.Process {
-		process := i.limited(parley.Facade, i.parley.FacadeProcess())
+		process := i.withMemoryLimit(parley.Facade, i.parley.FacadeProcess())
 		process.Name = portOf(parley.Facade, n)
 		process.Ready = cluster.HTTPProbe("http://"+address+"/ready", nil)
 		process.Args = append(process.Args,
@@ -274,7 +275,7 @@ func (i *installation) processes() []*supervised {
 	return slices.DeleteFunc(all, func(k *supervised) bool { return k == nil })
 }
 
-// awaitAll waits until everything is ready again.
+// awaitAll waits until all processes are ready again.
 func (i *installation) awaitAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

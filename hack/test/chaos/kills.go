@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// The pause between two kills.
+	// The pause between two kills is random, between these limits.
 	shortestPause, longestPause = 100 * time.Millisecond, 1800 * time.Millisecond
-	// progress is reported after this many kills.
+	// The program prints its progress each time after this many kills.
 	progress = 25
 	// acquired is the log message of a manager that becomes the leader.
 	acquired  = "Successfully acquired lease"
 	leaseName = "parley-manager"
-	// leaderTimeout bounds the wait for a leader to kill.
+	// leaderTimeout limits how long awaitLeader waits until a manager leads.
 	leaderTimeout = 6 * time.Second
-	// leaseTimeout bounds the attempts to delete the Lease of a killed leader.
+	// leaseTimeout limits how long takeLease tries to delete the Lease of a killed leader.
 	leaseTimeout = 10 * time.Second
 )
 
@@ -35,8 +35,9 @@ const (
 	archiveVictim = "archive"
 )
 
-// killAtRandom kills one process after the other. Each is restarted at once. In the last third of
-// the kills, both managers lead. With warm pods, every second kill waits for a claim.
+// killAtRandom kills one process after the other. Each killed process is restarted at once. In the
+// last third of the kills, both managers lead. If the run has warm pods, every second kill waits
+// until a session claims a warm pod.
 func (i *installation) killAtRandom(ctx context.Context, o options, r *report, claimed *claims,
 	say func(format string, args ...any)) error {
 	random := rand.New(rand.NewPCG(o.seed, 0))
@@ -57,7 +58,7 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, c
 			break
 		}
 		// Most kills wait until the API server is ready, so that work happens between the kills.
-		// Some kills come while it starts.
+		// Some kills happen while the API server starts.
 		if random.IntN(4) > 0 {
 			if err := i.apiServer.await(ctx); err != nil {
 				return err
@@ -75,7 +76,8 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, c
 			name = managerWaits
 		}
 		r.kill(name, aimed)
-		// Only some leases expire by themselves, because the wait for each lease would take too long.
+		// Delete most Leases of killed leaders. To wait until each Lease expires would take too
+		// long.
 		if leads && random.IntN(8) > 0 {
 			go i.takeLease(ctx, time.Now())
 		}
@@ -111,7 +113,7 @@ func (i *installation) electNoLeader() {
 	}
 }
 
-// awaitLeader waits for a leader, and reports whether there is one.
+// awaitLeader waits for a leader, and reports whether a manager leads.
 func (i *installation) awaitLeader(ctx context.Context) bool {
 	if i.bothLead {
 		return true

@@ -25,8 +25,9 @@ const (
 )
 
 const (
-	// maxPause is the longest pause between two requests of a client. It is longer with warm pods:
-	// pools are refilled only while no session waits to be started.
+	// maxPause is the longest pause between two requests of a client. With warm pods,
+	// maxPauseWithPools applies. It is longer, because pools are refilled only while no session
+	// waits for its start.
 	maxPause, maxPauseWithPools = 250 * time.Millisecond, time.Second
 	// inFlight is the time for which a request with an unknown outcome may still be in flight. The
 	// next request about the same object waits that long, so that the order of the two requests is
@@ -48,7 +49,7 @@ type answer struct {
 	// missing is set if the object does not exist. early is set if the API server has not loaded its
 	// roles yet.
 	missing, early bool
-	// name of the object that was created or found.
+	// name is the name of the object that was created or found.
 	name string
 	// words are the message of a refusal.
 	words string
@@ -144,8 +145,8 @@ func (p *person) change(ctx context.Context, t *conversation) {
 	}
 }
 
-// repeatable reports whether a repeated creation returns the same conversation. If not, a
-// repetition would create another conversation.
+// repeatable reports whether a repeated creation returns the same conversation. Otherwise, a
+// repeated creation would create another conversation.
 func (t *conversation) repeatable() bool {
 	return t.frontend == frontendAPI || t.id != "" || t.idempotencyKey != ""
 }

@@ -9,9 +9,9 @@
 // With -spend, real sessions of one user call a stub of a model until they reach a spending limit.
 // The ledger must never exceed the limit, and must agree with the model's own count.
 //
-// With -hostile, it kills nothing. It measures users with real sessions, first without a hostile
-// tenant and then with one. The tenant attacks Parley with the rights of the role edit in one
-// namespace.
+// With -hostile, the program kills nothing. It measures the waiting times of users with real
+// sessions, first without a hostile tenant and then with a hostile tenant. The tenant attacks
+// Parley with the rights of the role edit in one namespace.
 package main
 
 import (
@@ -41,14 +41,14 @@ type options struct {
 	binDir string // directory of Parley's programs
 	assets string // directory of the Kubernetes programs
 	config string // the repository's config/
-	// limit is the time for the whole run; each kill adds to it.
+	// limit is the time limit of the whole run. Each kill adds perKill to it.
 	limit time.Duration
 	keep  bool
 	// hostile is the duration of each of two measurements: first without a hostile tenant, and then
-	// with one. Zero means a run with kills.
+	// with a hostile tenant. Zero means a run with kills.
 	hostile time.Duration
 	// spenders is the number of sessions that spend money while archives, facades and sessions are
-	// killed. Zero means another kind of run.
+	// killed. Zero means a run without spending.
 	spenders int
 	// attacks selects the attacks of the tenant.
 	attacks string
@@ -98,7 +98,8 @@ func main() {
 
 var errViolated = errors.New("a guarantee was violated")
 
-// run runs everything in a directory that stays on failure.
+// run runs the program in a new directory. It deletes the directory after a success, unless the
+// flag -keep is set.
 func run(ctx context.Context, o options, out io.Writer) (err error) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
@@ -153,7 +154,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	return nil
 }
 
-// attempt does the run; the caller reports its results.
+// attempt performs a run with kills. The caller prints the results.
 func attempt(ctx context.Context, o options, dir string, r *report, say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)
 	if i != nil {
@@ -209,9 +210,9 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 	return i.checkLogs(r, filepath.Join(dir, "logs"))
 }
 
-// parentDir returns the directory of all files. A measurement uses a directory in memory, if there
-// is one, because its processes would otherwise share one disk. In a cluster, etcd, the archive,
-// users and a hostile tenant write to different disks.
+// parentDir returns the directory of all files. A measurement uses a directory in memory if the
+// machine has one, because its processes would otherwise share one disk. In a cluster, etcd, the
+// archive, users and a hostile tenant write to different disks.
 func parentDir(o options) string {
 	const memory = "/dev/shm"
 	if _, err := os.Stat(memory); err == nil && o.hostile > 0 {

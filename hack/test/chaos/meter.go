@@ -66,7 +66,8 @@ const (
 	s3Port             = "s3"
 )
 
-// startReplicasOnS3 starts replicas of the archive that share a bucket. Each has its own clock.
+// startReplicasOnS3 starts replicas of the archive that share a bucket. Each replica has its own
+// clock.
 func (i *installation) startReplicasOnS3(ctx context.Context, archive cluster.Process) error {
 	address := i.plane.Ports.Address(s3Port)
 	var err error

@@ -102,7 +102,8 @@ func (k *supervised) loop(ctx context.Context) {
 	}
 }
 
-// kill sends SIGKILL. A process that has just ended is restarted anyway.
+// kill sends SIGKILL. If the process has just ended by itself, the signal has no effect, but the
+// process is restarted anyway.
 func (k *supervised) kill() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,7 +119,8 @@ func (k *supervised) restartWith(argument string) {
 	k.kill()
 }
 
-// stop also uses SIGKILL, because the process has nothing to save.
+// stop kills the process and does not restart it. SIGKILL is sufficient, because the process has
+// nothing to save.
 func (k *supervised) stop() {
 	k.mu.Lock()
 	k.over = true

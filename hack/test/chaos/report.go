@@ -76,7 +76,7 @@ func (r *report) kill(what string, aimed bool) {
 	}
 }
 
-// killsOf returns the number of kills of a kind of process.
+// killsOf returns how many processes of a kind were killed.
 func (r *report) killsOf(what string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

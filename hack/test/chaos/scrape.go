@@ -44,7 +44,7 @@ func (i *installation) scrape(ctx context.Context, r *report) {
 			_ = answer.Body.Close()
 			r.checkForKeys(text, "metrics of "+from.url)
 			if answer.StatusCode == http.StatusOK {
-				r.scraped()
+				r.countScrape()
 			}
 		}
 	}

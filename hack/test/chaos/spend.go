@@ -38,11 +38,11 @@ const (
 
 const (
 	spendNamespace = "spend"
-	// limitPerSession is the part of each session in the limit of its user.
+	// limitPerSession is the amount that each session adds to the spending limit of the user.
 	limitPerSession = session.Dollar / 20
 	// After this many kills, the month changes, so that the sessions can spend money again.
 	killsPerMonth = 20
-	// beforeMonth is the time between a change of the clocks and the beginning of the next month.
+	// After changeMonth has set the clocks of the archives, the month still lasts this long.
 	beforeMonth = 3 * time.Second
 	// afterRefusal is the pause of a client whose call was refused.
 	afterRefusal = 500 * time.Millisecond
@@ -212,7 +212,7 @@ func (s *spending) converse(ctx context.Context, id string) {
 	}
 }
 
-// explain reports a failure that has nothing to do with the archive.
+// explain reports a violation, unless the turn failed because the archive could not be reached.
 func (s *spending) explain(id, reason string) {
 	if !strings.Contains(reason, "cannot be checked") {
 		s.installation.report.violation(checkLedger, "%s: a turn failed: %s", id, reason)
@@ -299,8 +299,8 @@ func (s *spending) kill(ctx context.Context, o options, r *report, pods string) 
 	return nil
 }
 
-// killSession kills all processes of a session, as the kernel does if a container uses too much
-// memory.
+// killSession kills all processes of a random session, as the kernel does if a container uses too
+// much memory.
 func killSession(pods string, random *rand.Rand) error {
 	dirs, err := filepath.Glob(pods)
 	if err != nil || len(dirs) == 0 || node.Kill(dirs[random.IntN(len(dirs))]) == 0 {
@@ -414,7 +414,8 @@ func (s *spending) compare(ctx context.Context, out io.Writer, r *report, phase 
 	if all.settled != callCost.Times(all.calls) {
 		r.violation(checkLedger, "%s: %d calls cost $%s in the ledger", phase, all.calls, all.settled)
 	}
-	// A killed session cannot report its calls in flight. Their costs must be in its reservation.
+	// A killed session cannot report its calls in flight. The reservation of the session must cover
+	// the costs of these calls.
 	if real < all.settled || real > all.settled+all.unsettled+all.reserved {
 		r.violation(checkLedger, "%s: the model counts $%s", phase, real)
 	}

@@ -34,7 +34,7 @@ const (
 	printSecretsMessage, largeOutputMessage = "PRINT SECRETS", "LARGE OUTPUT"
 )
 
-// tenant is a user with the rights of the role edit in one namespace, and nothing else.
+// tenant is a user who has the rights of the role edit in one namespace, and no other rights.
 type tenant struct {
 	api    client.Client
 	http   *httpFrontend
@@ -51,7 +51,8 @@ type attackOutcomes struct {
 	LastRefusal               string // text of the last refusal or failure
 }
 
-// attack is one way to hurt others. It is called again and again, with the number of the call.
+// attack is one way to hurt others. The function do is called again and again, with the number of
+// the call.
 type attack struct {
 	name string
 	// every is the pause after each call. atOnce is the number of concurrent callers.
@@ -60,8 +61,9 @@ type attack struct {
 	do     func(ctx context.Context, t *tenant, n int) error
 }
 
-// newTenantScript is a model that prints secrets and large outputs if a message asks for it, and
-// answers all other messages with a short text.
+// newTenantScript returns a model that answers two messages with a command. One command prints
+// secrets, and the other command prints a large output. The model answers all other messages with a
+// short text.
 func newTenantScript() *scriptedmodel.Server {
 	on := func(message, command string) scriptedmodel.Step {
 		return scriptedmodel.Step{Times: 1 << 30,
@@ -79,8 +81,8 @@ func newTenantScript() *scriptedmodel.Server {
 	}})
 }
 
-// newTenant connects with the account of the tenant, and creates its settings and the conversations
-// that its attacks use.
+// newTenant connects with the account of the tenant. It creates the tenant's settings, and the
+// conversations that the attacks use.
 func newTenant(ctx context.Context, admin client.Client, o tenantOptions, model string, r *report) (*tenant, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -93,7 +95,7 @@ func newTenant(ctx context.Context, admin client.Client, o tenantOptions, model 
 	if t.api, err = client.New(config, client.Options{Scheme: admin.Scheme()}); err != nil {
 		return nil, err
 	}
-	// The API server needs a moment until the role edit has Parley's kinds.
+	// Some time passes until the role edit contains the rights on Parley's kinds.
 	if err := cluster.Retry(ctx, probeInterval, func(ctx context.Context) error {
 		return t.api.List(ctx, &v1alpha1.ConversationList{}, client.InNamespace(tenantName))
 	}); err != nil {
@@ -106,7 +108,8 @@ func newTenant(ctx context.Context, admin client.Client, o tenantOptions, model 
 	return t, t.prepare(ctx)
 }
 
-// prepare starts a session that stays, and one that ends.
+// prepare starts two sessions. The session "target" keeps running. The session "ended" is
+// suspended.
 func (t *tenant) prepare(ctx context.Context) error {
 	for _, name := range []string{target, ended} {
 		if err := t.api.Create(ctx, t.conversation(name)); err != nil {
@@ -115,7 +118,7 @@ func (t *tenant) prepare(ctx context.Context) error {
 		if err := t.awaitRunning(ctx, name); err != nil {
 			return err
 		}
-		// The facade may learn later than the API server that the session runs.
+		// The facade may see a moment later than this client that the session runs.
 		if err := cluster.Retry(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 			return t.message(ctx, name, largeOutputMessage)
 		}); err != nil {
@@ -138,7 +141,8 @@ func (t *tenant) awaitRunning(ctx context.Context, name string) error {
 	})
 }
 
-// begin starts the attacks with selected names. The returned function ends them.
+// begin starts the attacks whose names match the regular expression. The returned function ends the
+// attacks.
 func (t *tenant) begin(ctx context.Context, selected *regexp.Regexp) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup

@@ -194,7 +194,8 @@ func (t *tenantProcess) end() (*tenantResult, error) {
 	return result, errors.Join(err, os.RemoveAll(t.dir))
 }
 
-// kill ends the process, if it still runs. Its sessions end with it.
+// kill ends the tenant's process, if it still runs. The tenant's sessions end together with this
+// process.
 func (t *tenantProcess) kill() {
 	if t.cmd.ProcessState == nil {
 		_ = t.cmd.Process.Kill()

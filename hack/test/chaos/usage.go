@@ -78,7 +78,7 @@ func sampleStolen() (usageSample, error) {
 	if err != nil {
 		return s, err
 	}
-	// "cpu user nice system idle iowait irq softirq steal …"
+	// The file begins with "cpu user nice system idle iowait irq softirq steal …".
 	var name string
 	ticks := make([]float64, 8)
 	_, err = fmt.Sscan(string(stat), &name, &ticks[0], &ticks[1], &ticks[2], &ticks[3], &ticks[4], &ticks[5], &ticks[6],
@@ -98,8 +98,8 @@ func sampleUsage(pid int) (usageSample, error) {
 	if err != nil {
 		return s, err
 	}
-	// "pid (name) state …", where the name may contain any character. utime and stime are the 14th
-	// and 15th field.
+	// The file contains "pid (name) state …". The name may contain any character. The fields 14 and
+	// 15 of the file are utime and stime.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	_, memory, _ := strings.Cut(string(status), "RssAnon:")
 	var user, system, kib float64

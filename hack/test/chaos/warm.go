@@ -26,10 +26,11 @@ import (
 const (
 	// longestPreparation is the time from a Bind until the session is ready.
 	longestPreparation = 150 * time.Millisecond
-	// Of this many Binds, one gets no answer, and another gets an error.
+	// On average, one of this many Binds gets no answer, and another Bind gets an error.
 	rareAnswer = 20
-	// restartPause is the longest pause between two restarts of containers. maxInjected is the largest
-	// number of restarts per Conversation. It is smaller than the limit of the class.
+	// restartPause is the longest pause between two restarts of containers. maxInjected is the
+	// largest number of restarts per Conversation. It is smaller than the number of restarts that
+	// the class allows.
 	restartPause = 2 * time.Second
 	maxInjected  = 3
 )
@@ -95,8 +96,8 @@ func (b *binds) record(pod types.NamespacedName, uid types.UID, sent *session.Bi
 	}
 }
 
-// lifetime returns the time after which a pod ends by itself, or 0 if it does not. A warm pod
-// begins to work when it is bound.
+// lifetime returns the time after which a pod ends by itself, or 0 if the pod does not end by
+// itself. A warm pod begins to work when it is bound.
 func (b *binds) lifetime(pod *corev1.Pod) (time.Duration, string) {
 	const result = `{"reason":"Completed","message":"done"}`
 	if pod.Labels[v1alpha1.LabelWarm] == "" {
@@ -128,8 +129,8 @@ func (i *installation) createPools(ctx context.Context, size int) error {
 	})
 }
 
-// restartContainers restarts the containers of random warm pods with a session, until the context
-// ends.
+// restartContainers restarts the containers of random warm pods that have a session, until the
+// context ends.
 func (b *binds) restartContainers(ctx context.Context, i *installation, kubelet *fakekubelet.Kubelet,
 	random *rand.Rand) {
 	for cluster.Sleep(ctx, time.Duration(random.Int64N(int64(restartPause)))) == nil {

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// callTimeout is longer than any server takes, so that an outcome is unknown only after a broken
-	// connection.
+	// callTimeout is longer than any server needs for a response. An outcome is therefore unknown
+	// only if the connection breaks.
 	callTimeout = 30 * time.Second
-	// clientsPerUser is the number of concurrent clients. Each has its own conversations, so that
-	// the last write to each conversation is known.
+	// clientsPerUser is the number of concurrent clients of a user. Each client has its own
+	// conversations, so that the last write to each conversation is known.
 	clientsPerUser = 2
 	// maxLive is the number of conversations per client. A user's total exceeds the class's limit of
 	// running sessions.
@@ -59,14 +59,14 @@ type user struct {
 	settings settingsModel
 }
 
-// settingsModel holds the possible settings: the last accepted value, and later values with an
-// unknown outcome.
+// settingsModel holds the possible settings: the last accepted value, and each value that was sent
+// after it with an unknown outcome.
 type settingsModel struct {
 	key, secret, gitName possible[string]
 	iterations           possible[int32]
 }
 
-// possible are the possible values of a field.
+// possible lists the values that a field may have.
 type possible[T comparable] []T
 
 // take records that a client tried to write a value, with this outcome.
@@ -95,14 +95,15 @@ type conversation struct {
 	// id is set by the client. idempotencyKey is sent with the request. A request that has neither of
 	// them cannot be repeated.
 	id, idempotencyKey string
-	// toolKey is the key of its tool server.
+	// toolKey is the key of the conversation's tool server.
 	toolKey string
 
 	exists, suspended possible[bool]
 	// deleting is set once a deletion was requested. A repeated creation would then create another
 	// conversation.
 	deleting bool
-	// starts counts the starts that were accepted or whose outcome is unknown.
+	// starts counts the requests to start the session that were accepted or whose outcome is
+	// unknown.
 	starts int
 	// notBefore is the time after which no earlier request can still be in flight.
 	notBefore time.Time

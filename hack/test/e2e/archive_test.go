@@ -42,7 +42,7 @@ func readFromArchive(t *t) {
 }
 
 func (t *t) awaitEvents(u *user, text string) (events []json.RawMessage) {
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		var all struct{ Trajectory []json.RawMessage }
 		t.call(u, http.MethodGet, "/api/conversations/left/trajectory", nil, &all, http.StatusUnauthorized,
 			http.StatusServiceUnavailable)

@@ -15,13 +15,14 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// request is the user's message in several checks. The agent "Writer" writes it to a file.
+// request is the user's message in several checks. The agent "Writer" writes this message to a
+// file.
 const request = "Write this down once."
 
 func useWriter(s *v1alpha1.UserSettingsSpec) { s.Agent = ptr.To(writer) }
 
-// atWork starts a session and waits until its agent has received the message.
-func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
+// startWork starts a session and waits until its agent has received the message.
+func (t *t) startWork(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	t.addWriter()
 	t.settings(namespace, useWriter)
 	c := t.running(namespace, name, func(s *v1alpha1.ConversationSpec) {
@@ -30,7 +31,7 @@ func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpe
 			change(s)
 		}
 	})
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		got, err := t.exec(ctx, c, "cat agent-was-here")
 		if err == nil && got != request {
 			err = fmt.Errorf("the agent wrote %q", got)
@@ -42,7 +43,7 @@ func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpe
 
 func podDeletedAtWork(t *t) {
 	ns := t.newNamespace()
-	c := t.atWork(ns, "kept", onVolume)
+	c := t.startWork(ns, "kept", useVolume)
 	// An agent that gets its message a second time would overwrite the file agent-was-here.
 	t.shell(c, "echo precious > note; echo untouched > agent-was-here")
 	first := t.podOf(c)
@@ -64,14 +65,14 @@ func podDeletedAtWork(t *t) {
 
 func podLostAtWork(t *t) {
 	ns := t.newNamespace()
-	c := t.atWork(ns, "lost", ofClass(scratchClass))
+	c := t.startWork(ns, "lost", ofClass(scratchClass))
 	t.must(t.client.Delete(t.ctx, t.podOf(c)))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
 	// A manager that has observed this change has also handled the loss of the pod.
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.IdleTimeout = &metav1.Duration{Duration: time.Hour} })
 	changed := c.Generation
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
 			return err
 		}

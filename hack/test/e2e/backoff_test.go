@@ -21,8 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/fakekubelet"
 )
 
-// podsRejected binds pods to a node whose kubelet rejects them. Later it labels the node so that
-// the kubelet accepts them.
+// podsRejected binds pods to a node whose kubelet rejects them. It then labels the node, and the
+// kubelet must accept the next pod.
 func podsRejected(t *t) {
 	const label = "parley.dev/e2e-accepts"
 	ns := t.newNamespace()
@@ -50,7 +50,8 @@ func podsRejected(t *t) {
 }
 
 // minDisk is a number of bytes. In podsEvicted, the kubelet evicts pods if its disk has less free
-// space than minDisk. The rest of the disk has room for the storage requests of all pods.
+// space than minDisk. The remaining space of the disk is enough for the storage requests of all
+// pods.
 const minDisk = 512 << 20
 
 // podsEvicted makes the kubelet evict the session's pod two times: because the node's disk is
@@ -71,12 +72,12 @@ func podsEvicted(t *t) {
 	t.must(t.restartKubelet(t.ctx, kubeletSettings{minDisk: strconv.Itoa(minDisk)}))
 	undo := sync.OnceFunc(func() { t.must(t.restartKubelet(context.WithoutCancel(t.ctx), usualKubelet)) })
 	defer undo()
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		// The command fails until the kubelet serves it. The eviction may end the command.
 		_, _ = t.exec(ctx, c, "head -c 224M /dev/zero > /workspace/big")
 		return t.checkCondition(ctx, corev1.NodeDiskPressure, corev1.ConditionTrue)
 	})
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		events, err := t.kubectl(ctx, "get", "events", "--namespace="+ns, "--output=jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(events, "The node was low on resource: ephemeral-storage") {
 			err = errors.New("the kubelet evicted no pod for its disk: " + events)
@@ -107,7 +108,7 @@ func diskFilled(t *t) {
 		s.Resources = &v1alpha1.SessionResources{Limits: corev1.ResourceList{
 			corev1.ResourceEphemeralStorage: resource.MustParse("256Mi")}}
 	})()
-	c := t.atWork(ns, "full", ofClass(ns))
+	c := t.startWork(ns, "full", ofClass(ns))
 	_, _ = t.exec(t.ctx, c, "while :; do head -c 8M /dev/zero >> /tmp/big; sleep 0.1; done") // until the eviction
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.Logf("%s", c.Status.Message)
@@ -116,8 +117,8 @@ func diskFilled(t *t) {
 	}
 	t.awaitCondition(corev1.NodeDiskPressure, corev1.ConditionFalse)
 	t.awaitCondition(corev1.NodeReady, corev1.ConditionTrue)
-	// The class sets no limit, so a default limit applies. Sessions in Parley's own image also have a
-	// read-only root file system.
+	// plainClass sets no limit, so a default limit applies. Sessions in Parley's own image also
+	// have a read-only root file system.
 	main := t.podOf(t.running(ns, "next", ofClass(plainClass))).Spec.Containers[0]
 	readOnly := ptr.Deref(main.SecurityContext.ReadOnlyRootFilesystem, false)
 	if main.Resources.Limits.StorageEphemeral().IsZero() || !readOnly {
@@ -138,7 +139,7 @@ func (t *t) fillDisk(free int64) (undo func()) {
 }
 
 func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 		if ran := c.Status.RanAttempt; ran < attempt {
 			return fmt.Errorf("attempt %d runs, want %d", ran, attempt)
@@ -148,7 +149,7 @@ func (t *t) awaitAttempt(c *v1alpha1.Conversation, attempt int32) {
 }
 
 func (t *t) awaitCondition(kind corev1.NodeConditionType, want corev1.ConditionStatus) {
-	t.eventually(func(ctx context.Context) error { return t.checkCondition(ctx, kind, want) })
+	t.retry(func(ctx context.Context) error { return t.checkCondition(ctx, kind, want) })
 }
 
 func (t *t) checkCondition(ctx context.Context, kind corev1.NodeConditionType, want corev1.ConditionStatus) error {
@@ -165,8 +166,9 @@ func (t *t) checkCondition(ctx context.Context, kind corev1.NodeConditionType, w
 }
 
 // podsShutDown announces a node shutdown. The kubelet then ends the session's pod and rejects new
-// pods. The kubelet waits for pods with a low priority before it ends other pods. A stubborn pod
-// with a low priority therefore protects Parley's own pods. Finally the node gets a new kubelet.
+// pods. The kubelet first ends pods with a low priority, and waits for them before it ends other
+// pods. A stubborn pod with a low priority therefore protects Parley's own pods. Finally the node
+// gets a new kubelet.
 func podsShutDown(t *t) {
 	logind, stop := t.startLogind()
 	defer stop()
@@ -187,7 +189,7 @@ func podsShutDown(t *t) {
 	for attempt := 2; attempt <= 4; attempt++ {
 		t.bind(c, attempt)
 	}
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		t.await(c, v1alpha1.StateStarting, v1alpha1.ReasonBackingOff)
 		if c.Status.LastRestart != "NodeShutdown" || c.Status.Attempt < 5 {
 			return fmt.Errorf("attempt %d was lost because of %s", c.Status.Attempt, c.Status.LastRestart)
@@ -212,7 +214,7 @@ func (t *t) runStubborn() (remove func()) {
 			Command: []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"},
 		}}}}
 	t.must(t.client.Create(t.ctx, pod))
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		if err := t.client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 			return err
 		}
@@ -228,9 +230,9 @@ func (t *t) runStubborn() (remove func()) {
 	}
 }
 
-// bind binds the pod of an attempt to the node if the scheduler has not done so.
+// bind binds the pod of an attempt to the node if the scheduler has not bound it.
 func (t *t) bind(c *v1alpha1.Conversation, attempt int) {
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		pod := &corev1.Pod{}
 		if err := t.client.Get(ctx, podKey(c), pod); err != nil {
 			return err

@@ -42,7 +42,7 @@ func TestAWarmPodHoldsNoSecretAndReachesOnlyAllowedHosts(t *testing.T)    { chec
 func TestWarmStartsAreMeasured(t *testing.T)                              { checkFor(t, measureTimeout, warmStarts) }
 func TestAHundredIdleSessionsAreMeasured(t *testing.T)                    { checkFor(t, measureTimeout, hundredIdle) }
 
-// These checks install and remove Parley, so they are last.
+// These checks install and remove Parley, so they run last.
 
 func TestAnUpgradeDoesNotDisturbRunningSessions(t *testing.T)           { check(t, upgrade) }
 func TestRemovalLeavesOnlyTheCRDsAndUsersObjects(t *testing.T)          { check(t, removal) }

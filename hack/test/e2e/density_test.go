@@ -39,7 +39,7 @@ func hundredIdle(t *t) {
 	s := t.newStarts()
 	const class = "density"
 	defer t.makeClass(class, func(spec *v1alpha1.SessionClassSpec) {
-		forMany(spec)
+		allowMany(spec)
 		spec.Images.Runtime = v1alpha1.RuntimeMount
 	})()
 	var names []string
@@ -124,7 +124,7 @@ type sessionUsage struct {
 
 var podOfCgroup = regexp.MustCompile(`pod([0-9a-f]{8}[-_0-9a-f]{28})`)
 
-// sessionUsage reads /proc once for all pods.
+// sessionUsage returns the usage of all sessions. It reads /proc one time for all pods.
 func (s *starts) sessionUsage() (u sessionUsage) {
 	pods := &corev1.PodList{}
 	s.must(s.client.List(s.ctx, pods, client.InNamespace(s.user.namespace),

@@ -111,7 +111,7 @@ func (t *t) follow(commands []string) {
 			script = append(script, command)
 		}
 	}
-	// End background jobs with the shell.
+	// When the shell exits, it must also end its background jobs.
 	text := "shopt -s expand_aliases; trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + strings.Join(script, "\n") +
 		"\n"
 	repository, _, _ := strings.Cut(parleyImage, ":")

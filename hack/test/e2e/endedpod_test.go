@@ -19,12 +19,12 @@ func endedPodKept(t *t) {
 	defer t.makeClass(ns, func(s *v1alpha1.SessionClassSpec) {
 		s.Lifetimes = &v1alpha1.SessionLifetimes{EndedPodTTL: &metav1.Duration{Duration: ttl}}
 	})()
-	c := t.atWork(ns, "done", ofClass(ns))
+	c := t.startWork(ns, "done", ofClass(ns))
 	uid := t.podOf(c).UID
 	t.shell(c, "touch finish")
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 	t.gone(&corev1.Secret{}, ns, v1alpha1.SessionName(c.Name)) // shows that the manager has handled the end
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		pod := t.podOf(c)
 		if pod.UID != uid || pod.DeletionTimestamp != nil {
 			t.Fatalf("the pod was deleted before its TTL")

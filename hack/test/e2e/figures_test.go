@@ -88,8 +88,8 @@ var podSteps = []struct {
 	}},
 }
 
-// followPod watches a pod from before its creation. The returned function returns the time of each
-// step.
+// followPod begins to watch a pod before the pod is created. The returned function returns the time
+// of each step of the pod's start.
 func (t *t) followPod(namespace, name string) (steps func() string) {
 	began := time.Now()
 	watch, err := t.client.Watch(t.ctx, &corev1.PodList{}, client.InNamespace(namespace),
@@ -140,7 +140,7 @@ func (t *t) timeBarePod(namespace, name string) time.Duration {
 	pod := barePod(namespace, name)
 	began := time.Now()
 	t.must(t.client.Create(t.ctx, pod))
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		if err := t.client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func summary(durations []time.Duration) string {
 // gradually, so the function waits until ten measurements show no decrease.
 func (t *t) settledMemory(uid types.UID) string {
 	least, same := 0, 0
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		if kibibytes := memoryOf(uid); least == 0 || kibibytes < least {
 			least, same = kibibytes, 0
 		}

@@ -97,7 +97,7 @@ func (t *t) running(namespace, name string, change func(*v1alpha1.ConversationSp
 }
 
 func (t *t) await(c *v1alpha1.Conversation, state v1alpha1.ConversationState, reason string) {
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
 			return err
 		}
@@ -109,8 +109,8 @@ func (t *t) await(c *v1alpha1.Conversation, state v1alpha1.ConversationState, re
 	})
 }
 
-// eventually retries a call until it succeeds or half of the check's time is over.
-func (t *t) eventually(call func(context.Context) error) {
+// retry repeats a call until it succeeds or half of the check's time is over.
+func (t *t) retry(call func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(t.ctx, checkTimeout/2)
 	defer cancel()
 	t.must(retry(ctx, call))
@@ -151,8 +151,8 @@ func (t *t) sessionKey(c *v1alpha1.Conversation) string {
 	return string(secret.Data[session.KeyFile])
 }
 
-// onVolume requests a volume for the workspace.
-func onVolume(spec *v1alpha1.ConversationSpec) {
+// useVolume requests a volume for the workspace.
+func useVolume(spec *v1alpha1.ConversationSpec) {
 	spec.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
 }
 

@@ -32,7 +32,7 @@ type user struct {
 func (t *t) newUser() *user {
 	u := &user{namespace: t.newNamespace()}
 	t.settings(u.namespace, nil)
-	t.eventually(func(ctx context.Context) (err error) {
+	t.retry(func(ctx context.Context) (err error) {
 		u.key, err = parley.SessionKey(ctx, t.client, client.ObjectKey{Namespace: u.namespace, Name: "default"})
 		return err
 	})
@@ -49,7 +49,7 @@ func (t *t) facadeURL() string {
 // retryOn. Any other status than 200 fails the check.
 func (t *t) call(u *user, method, path string, body, into any, retryOn ...int) {
 	url := t.facadeURL() + path
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		err := parley.Send(ctx, http.DefaultClient, method, url, u.key, body, into)
 		if refusal, is := errors.AsType[*parley.Refusal](err); is && slices.Contains(retryOn, refusal.Code) {
 			return err
@@ -111,8 +111,9 @@ func conversationOverHTTP(t *t) {
 	u := t.newUser()
 	c, repo := t.startOverHTTP(u, "flow")
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// The facade sees the new state a moment later, in its own watch.
-	t.eventually(func(context.Context) error {
+	// The facade may see the new state a moment later than this check, because it has its own
+	// watch.
+	t.retry(func(context.Context) error {
 		var shown rest.Conversation
 		t.call(u, http.MethodGet, "/api/conversations/flow", nil, &shown, http.StatusUnauthorized)
 		if shown.Status != string(v1alpha1.StateRunning) {

@@ -44,7 +44,7 @@ func (t *t) gitServer(token string) repository {
 	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
 }
 
-// manyFiles serves a public repository with many files until the check ends. It remembers its
+// manyFiles serves a public repository with many files until the check ends. It caches its
 // responses, because git's processes would compete with the measured sessions for the CPU.
 func (t *t) manyFiles() repository {
 	root, err := os.MkdirTemp(t.state, "git-")
@@ -57,12 +57,12 @@ func (t *t) manyFiles() repository {
 			"// line of file %d\n", i), 200)), 0o600))
 	}
 	commit := t.makeRepository(work, bare)
-	host := t.serve(remembering(gitHandler(root)))
+	host := t.serve(withCache(gitHandler(root)))
 	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
 }
 
-// remembering answers a repeated request with the first response.
-func remembering(next http.Handler) http.Handler {
+// withCache returns a handler that answers a repeated request with the first response.
+func withCache(next http.Handler) http.Handler {
 	var known sync.Map
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

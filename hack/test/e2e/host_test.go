@@ -23,8 +23,8 @@ var nodePackages = []string{
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// unable returns the reason why this machine cannot run a node, or an empty string.
-func unable() string {
+// inability returns the reason why this machine cannot run a node, or an empty string.
+func inability() string {
 	if os.Getuid() != 0 {
 		return "a node needs root"
 	}
@@ -159,7 +159,7 @@ func rememberHost(cache string) (*host, error) {
 	return h, cluster.WritePrivate(h.file, content)
 }
 
-// restore undoes the changes that reach the machine despite the namespaces.
+// restore undoes the changes that the run made outside its namespaces.
 func (h *host) restore() error {
 	errs := []error{os.RemoveAll(h.State)}
 	for name, value := range h.Sysctls {

@@ -63,7 +63,7 @@ func buildImages(ctx context.Context, o options) error {
 		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}, nil},
 		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}, nil},
 		// The agent needs a shell to start, but runs no command in this check. TMPDIR names a
-		// directory for its temporary files.
+		// directory for the agent's temporary files.
 		{thiefImage, empty.Image, map[string]string{"bin/sh": bin("pause")}, nil,
 			append(thiefVariables, "TMPDIR=/workspace")},
 		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil, nil},
@@ -167,7 +167,7 @@ func TestTheSkipReasonMentionsRootIfTheUserIsNotRoot(t *testing.T) {
 	if os.Getuid() == 0 {
 		t.Skip("this is root")
 	}
-	if reason := unable(); !strings.Contains(reason, "root") {
+	if reason := inability(); !strings.Contains(reason, "root") {
 		t.Errorf("the reason is %q", reason)
 	}
 }

@@ -27,7 +27,7 @@ func upgrade(t *t) {
 	u := t.newUser()
 	c := t.running(u.namespace, "before", nil)
 	before := t.takeSnapshot(c)
-	calls, writes := t.repeat(t.calling(u)), t.repeat(t.writing(u))
+	calls, writes := t.repeat(t.readAction(u)), t.repeat(t.writeAction(u))
 	t.must(t.applyInstaller(nextImage))
 	t.must(t.awaitParley(t.ctx))
 	t.expectNoneFailed("requests to the facade", calls)
@@ -96,8 +96,8 @@ type outcome struct {
 	failed []string
 }
 
-// repeat repeats an action in the background. The returned function stops it and returns the
-// outcome.
+// repeat repeats an action in the background. The returned function ends the repetition and returns
+// the outcome.
 func (t *t) repeat(act func(context.Context) error) func() outcome {
 	ctx, stop := context.WithCancel(t.ctx)
 	done := make(chan outcome, 1)
@@ -129,9 +129,9 @@ func (t *t) expectNoneFailed(what string, end func() outcome) {
 	}
 }
 
-// calling returns an action that reads a conversation from the facade, over a new connection each
-// time.
-func (t *t) calling(u *user) func(context.Context) error {
+// readAction returns an action that reads a conversation from the facade. Each call opens a new
+// connection.
+func (t *t) readAction(u *user) func(context.Context) error {
 	url := t.facadeURL() + "/api/conversations/before"
 	connection := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	return func(context.Context) error {
@@ -152,8 +152,8 @@ func (t *t) calling(u *user) func(context.Context) error {
 	}
 }
 
-// writing returns an action that sends a dry-run write, which the webhook must check.
-func (t *t) writing(u *user) func(context.Context) error {
+// writeAction returns an action that sends a dry-run write, which the webhook must check.
+func (t *t) writeAction(u *user) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := t.client.Create(ctx, &v1alpha1.UserSettings{
 			ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "asked"},
@@ -198,7 +198,7 @@ func removal(t *t) {
 
 // expectNothingLeft waits until only the CRDs and the objects of users are left.
 func (t *t) expectNothingLeft() {
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		left, err := t.left(ctx)
 		if err == nil && len(left) > 0 {
 			err = errors.New("still there: " + strings.Join(left, ", "))
@@ -243,8 +243,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// isClusters reports whether an object may stay. The cluster creates some objects in every
-// namespace, and events and Leases expire by themselves.
+// isClusters reports whether an object may stay after the removal of Parley. The cluster creates
+// some objects in every namespace, and events and Leases expire by themselves.
 func isClusters(kind, name string) bool {
 	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" ||
 		kind == "event" || kind == "lease"
@@ -269,8 +269,8 @@ func (n *inside) release(image string) []string {
 }
 
 func helmChart(t *t) {
-	// Helm refuses to overwrite objects that it did not create. Delete all of them first, including
-	// users' objects.
+	// Helm refuses to overwrite objects that it did not create. Delete all of Parley's objects
+	// first, including users' objects.
 	t.must(t.uninstallParley(t.ctx))
 	_, err := t.kubectl(t.ctx, "delete", "crd", "conversations.parley.dev", "usersettings.parley.dev",
 		"sessionclasses.parley.dev")

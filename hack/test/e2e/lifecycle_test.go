@@ -41,7 +41,7 @@ func runtimeKilled(t *t) {
 		t.Fatalf("cannot find the first process of the session")
 	}
 	t.must(syscall.Kill(first, syscall.SIGKILL))
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		pod := &corev1.Pod{}
 		if err := t.client.Get(ctx, podKey(c), pod); err != nil {
 			return err
@@ -98,11 +98,11 @@ func agentKilledForMemory(t *t) {
 func podDeleted(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
-	c := t.running(ns, "kept", onVolume)
+	c := t.running(ns, "kept", useVolume)
 	t.shell(c, "echo precious > /workspace/note")
 	first := t.podOf(c)
 	t.must(t.client.Delete(t.ctx, first))
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		pod := &corev1.Pod{}
 		if err := t.client.Get(ctx, podKey(c), pod); err != nil {
 			return err
@@ -124,7 +124,7 @@ func podDeleted(t *t) {
 func suspendAndResume(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
-	c := t.running(ns, "pauses", onVolume)
+	c := t.running(ns, "pauses", useVolume)
 	t.shell(c, "echo precious > /workspace/note")
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.Suspend = true })
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
@@ -152,7 +152,7 @@ func startDeadline(t *t) {
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = ptr.To(absentImage) })
 	c := t.conversation(ns, "late", nil)
 	// The kubelet reports the reason only after its second attempt to pull the image.
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c)
 		if err == nil && !strings.Contains(c.Status.Message, "ImagePull") {
 			err = fmt.Errorf("the message does not report the problem: %s", c.Status.Message)
@@ -170,7 +170,7 @@ func startDeadline(t *t) {
 func deletedConversation(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
-	c := t.running(ns, "goes", onVolume)
+	c := t.running(ns, "goes", useVolume)
 	uid, volume := t.podOf(c).UID, t.volumeOf(c)
 	t.must(t.client.Delete(t.ctx, c))
 	t.gone(c, ns, "goes")
@@ -178,7 +178,7 @@ func deletedConversation(t *t) {
 	t.gone(&corev1.Secret{}, ns, "goes-session")
 	t.gone(&corev1.PersistentVolumeClaim{}, ns, "goes-workspace")
 	t.gone(&corev1.PersistentVolume{}, "", volume.Name)
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		if left := processesOfPod(uid); len(left) > 0 {
 			return fmt.Errorf("processes still run: %v", left)
 		}
@@ -193,7 +193,7 @@ func deletedConversation(t *t) {
 }
 
 func (t *t) gone(o client.Object, namespace, name string) {
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		err := t.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
 		if err == nil {
 			err = fmt.Errorf("%T %s still exists", o, name)

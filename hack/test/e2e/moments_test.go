@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// moments records when something happened for the first time, by name.
+// moments maps the name of an event to the time at which the event first happened.
 type moments struct {
 	mu      sync.Mutex
 	at      map[string]time.Time
@@ -53,7 +53,7 @@ func (m *moments) await(ctx context.Context, name string) (time.Time, error) {
 	}
 }
 
-// attemptOf names an attempt of a session in moments.
+// attemptOf returns the name of a session's attempt in moments.
 func attemptOf(name string, attempt int32) string { return fmt.Sprintf("%s/%d", name, max(1, attempt)) }
 
 // watchRunning records each attempt that is RUNNING, and each bare pod that is ready.
@@ -62,7 +62,7 @@ func (t *t) watchRunning(namespace string) *moments {
 	for _, list := range []client.ObjectList{&v1alpha1.ConversationList{}, &corev1.PodList{}} {
 		go func() {
 			for t.ctx.Err() == nil {
-				// Each watch begins with the existing objects, so no moment is missed.
+				// Each watch begins with the existing objects, so no change is missed.
 				if events, err := t.client.Watch(t.ctx, list, client.InNamespace(namespace)); err == nil {
 					recordRunning(m, events)
 				}
@@ -103,7 +103,7 @@ const (
 	secondCommand = "cat made"
 )
 
-// task is the message of a turn. taskPattern finds it in a request to the model.
+// task returns the message of a turn. taskPattern finds this message in a request to the model.
 func task(name string, turn int) string { return fmt.Sprintf("Work on %s turn %d.", name, turn) }
 
 var taskPattern = regexp.MustCompile(`Work on (\S+ turn \d)\.`)

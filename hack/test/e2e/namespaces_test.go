@@ -48,7 +48,8 @@ func runInNamespaces(ctx context.Context, o options) error {
 	}
 }
 
-// hidden lists directories of the host to which a node writes. In the namespaces each is a tmpfs.
+// hidden lists directories of the host to which a node writes. In the namespaces, each of these
+// directories is a tmpfs.
 var hidden = []string{"/run", "/var/lib", "/var/log"}
 
 // runInit runs as the first process of the namespaces. It makes all mounts private, starts the

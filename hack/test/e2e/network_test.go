@@ -37,7 +37,7 @@ func makeNetwork(ctx context.Context) error {
 	return nil
 }
 
-// cniConfig connects pods with a bridge. They have no route to the outside.
+// cniConfig connects pods with a bridge. The pods have no route to networks outside the node.
 const cniConfig = `{
   "cniVersion": "1.0.0",
   "name": "pods",

@@ -26,8 +26,8 @@ const (
 	people, atOnce = 200, 16
 	// maxActions limits the number of commands that the administrator needs.
 	maxActions = 10
-	// runningPods is the number of sessions that the namespace allows. More do not fit on the disk of
-	// the node.
+	// runningPods is the number of sessions that the namespace allows. More sessions do not fit on
+	// the disk of the node.
 	runningPods = 3
 )
 
@@ -66,7 +66,7 @@ data:
 		t.Errorf("the sign-ins took %s", took)
 	}
 	t.expectOwners()
-	t.eventually(func(ctx context.Context) error { return t.expectRunning(ctx, runningPods) })
+	t.retry(func(ctx context.Context) error { return t.expectRunning(ctx, runningPods) })
 	err := bearer(issuer.Token("eve@example.com", "visitors")).send(t.ctx, http.MethodPost,
 		t.facadeURL()+"/api/conversations", rest.ConversationRequest{}, &rest.ConversationResponse{})
 	if refusal, is := errors.AsType[*parley.Refusal](err); !is || refusal.Code != http.StatusForbidden {
@@ -110,8 +110,8 @@ func (t *t) signInAll(issuer *openid.Issuer) (retries int64) {
 	return repeated.Load()
 }
 
-// firstSignIn creates a conversation and reads the person's settings. It repeats a request if the
-// facade asks for that.
+// firstSignIn creates a conversation and reads the person's settings. It repeats a request that the
+// facade answers with status 503.
 func (t *t) firstSignIn(token bearer, url, id string, repeated *atomic.Int64) error {
 	ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
 	defer cancel()
@@ -205,11 +205,11 @@ spec:
 	t.must(err)
 	ci, url := bearer(strings.TrimSpace(token)), t.facadeURL()+"/api/conversations"
 	message, once, id := "Run the tests.", true, "build"
-	t.eventually(func(ctx context.Context) error { // the facade may not know the settings yet
+	t.retry(func(ctx context.Context) error { // the facade may not know the settings yet
 		return ci.send(ctx, http.MethodPost, url, rest.ConversationRequest{InitialUserMsg: &message, OneShot: &once,
 			ConversationID: &id}, &rest.ConversationResponse{})
 	})
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		var c rest.Conversation
 		if err := ci.send(ctx, http.MethodGet, url+"/build", nil, &c); err != nil {
 			return err
@@ -219,7 +219,7 @@ spec:
 		}
 		return nil
 	})
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		var events struct{ Trajectory []any }
 		if err := ci.send(ctx, http.MethodGet, url+"/build/trajectory", nil, &events); err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 
 const parleyNamespace = "parley-system"
 
-// part selects all installed objects except the CRDs.
+// part is a label selector for all installed objects except the CRDs.
 const part = "app.kubernetes.io/part-of=parley"
 
 // installParley applies install.yaml one time, as docs/install.md says.
@@ -49,8 +49,8 @@ const (
 	tightClass = "tight"
 )
 
-// makeClasses creates the other classes. It also changes the image of the default class to an image
-// on the node, because the node cannot pull the shipped one.
+// makeClasses creates the classes in addition to the default class. It also changes the image of
+// the default class to an image on the node, because the node cannot pull the shipped image.
 func (n *inside) makeClasses(ctx context.Context) error {
 	image := &v1alpha1.SessionImages{Default: ptr.To(debianImage)}
 	shipped := &v1alpha1.SessionClass{}

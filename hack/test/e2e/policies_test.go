@@ -23,7 +23,7 @@ const policyTable = `table inet e2e_policies {
 `
 
 // enforcePolicies enforces the NetworkPolicies that select a pod, until the check ends. The node's
-// network plugin enforces none. Traffic from the node itself is always allowed.
+// network plugin enforces no NetworkPolicies. Traffic from the node itself is always allowed.
 func (t *t) enforcePolicies(pod *corev1.Pod) {
 	policies := &networkingv1.NetworkPolicyList{}
 	t.must(t.client.List(t.ctx, policies, client.InNamespace(pod.Namespace)))
@@ -55,7 +55,8 @@ func selects(selector *metav1.LabelSelector, of map[string]string) bool {
 	return err == nil && parsed.Matches(labels.Set(of))
 }
 
-// acceptRules translates one rule of a policy. IPv6 peers are ignored, because the node has no IPv6.
+// acceptRules translates one rule of a policy to nftables. It ignores IPv6 peers, because the node
+// has no IPv6.
 func (t *t) acceptRules(side string, peers []networkingv1.NetworkPolicyPeer,
 	ports []networkingv1.NetworkPolicyPort) string {
 	var rules strings.Builder

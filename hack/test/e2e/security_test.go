@@ -77,7 +77,7 @@ func imageVariables(t *t) {
 	t.running(ns, "diverted", func(spec *v1alpha1.ConversationSpec) {
 		spec.InitialUserMsg = ptr.To("Say hello.")
 	})
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		if model.Remaining() > 0 {
 			return errors.New("the model was not asked")
 		}

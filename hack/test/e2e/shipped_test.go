@@ -41,7 +41,7 @@ func shippedAgent(t *t) {
 	c := t.converse(u, rest.Settings{
 		LLMModel: rest.Set("scripted/model"), LLMAPIKey: rest.NewKey(key), LLMBaseURL: rest.Set(baseURL),
 	}, "shipped", "Write it down.")
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		if events := t.shell(c, "cat .parley/events.jsonl"); !strings.Contains(events, "It is written.") ||
 			!strings.Contains(events, "awaiting_user_input") {
 			return fmt.Errorf("the events are %s", events)

@@ -15,7 +15,7 @@ import (
 func sidecarInjected(t *t) {
 	ns := t.newNamespace()
 	defer t.injectSidecar(ns)()
-	c := t.atWork(ns, "done", nil)
+	c := t.startWork(ns, "done", nil)
 	if containers := t.podOf(c).Spec.Containers; len(containers) != 2 {
 		t.Fatalf("no sidecar was injected beside %v", containers)
 	}
@@ -58,7 +58,7 @@ func (t *t) injectSidecar(namespace string) (stop func()) {
 	t.must(t.client.Create(t.ctx, policy))
 	t.must(t.client.Create(t.ctx, binding))
 	// A new policy takes effect with a delay.
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		pod := barePod(namespace, "tried")
 		if err := t.client.Create(ctx, pod, client.DryRunAll); err != nil {
 			return err

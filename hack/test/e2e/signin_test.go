@@ -92,7 +92,7 @@ func (t *t) disableSignIn() {
 	t.must(t.awaitParley(t.ctx))
 }
 
-// bearer is an HTTP client's token.
+// bearer is a token. As the Transport of an HTTP client, it adds the token to each request.
 type bearer string
 
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {

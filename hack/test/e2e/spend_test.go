@@ -2,9 +2,9 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,13 +15,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// rewrite replaces the content of every writable file with an empty JSON object, and prints the
-// number of files.
+// rewrite replaces the content of every writable file with an empty JSON object. It then writes the
+// number of files to the file "rewritten".
 const rewrite = `n=0; for file in $(find / \( -path /proc -o -path /sys -o -path /dev \) -prune -o -type f -writable ` +
-	`-print); do echo '{}' > "$file" && n=$((n+1)); done; echo "rewrote $n files"`
+	`-print); do echo '{}' > "$file" && n=$((n+1)); done; echo $n > rewritten`
 
-// rewriteFiles lets an agent rewrite all files that it can reach. The ledger must still agree with
-// the model's own count, before and after a restart of the session.
+// rewriteFiles lets an agent rewrite all files that it can reach, including the journal of its
+// session. The ledger must still agree with the model's own count, before and after a restart of
+// the session.
 func rewriteFiles(t *t) {
 	const class = "spend"
 	defer t.makeClass(class, func(s *v1alpha1.SessionClassSpec) {
@@ -41,29 +42,38 @@ func rewriteFiles(t *t) {
 	model, baseURL := t.scriptedModel(
 		scriptedmodel.Step{Usage: usage, Calls: []scriptedmodel.Call{{Name: "execute_bash",
 			Input: scriptedmodel.Input(map[string]any{"command": rewrite})}}},
-		scriptedmodel.Step{Text: "All is rewritten.", Usage: usage},
-		scriptedmodel.Step{Text: "Still here.", Usage: usage},
+		scriptedmodel.Step{Text: "Here I am.", Usage: usage, Times: 10},
 	)
 	c := t.converse(u, rest.Settings{
 		LLMModel: rest.Set("scripted/model"), LLMAPIKey: rest.NewKey(secretValue()), LLMBaseURL: rest.Set(baseURL),
-	}, "left", "Rewrite all files.")
-	t.awaitEvents(u, "All is rewritten.")
-	for _, event := range t.awaitEvents(u, "rewrote ") {
-		if _, count, found := strings.Cut(string(event), "rewrote "); found {
-			t.Logf("the agent rewrote %.12s", count)
+	}, "rewriter", "Rewrite all files.")
+	t.retry(func(ctx context.Context) error {
+		count, err := t.exec(ctx, c, "cat rewritten")
+		if err == nil && count == "" {
+			err = errors.New("the file is empty")
 		}
-	}
-	t.awaitCosts(u, model)
-	t.post(u, "/api/conversations/left/stop", struct{}{}, &rest.ConversationResponse{})
+		if err == nil {
+			t.Logf("the agent rewrote %s files", count)
+		}
+		return err
+	})
+	t.post(u, "/api/conversations/rewriter/stop", struct{}{}, &rest.ConversationResponse{})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
-	t.post(u, "/api/conversations/left/message", map[string]string{"message": "Are you there?"}, &struct{}{})
-	t.awaitEvents(u, "Still here.")
+	t.awaitCosts(u, model)
+	const question = "Are you there?"
+	t.post(u, "/api/conversations/rewriter/message", map[string]string{"message": question}, &struct{}{})
+	t.retry(func(context.Context) error {
+		if all := model.Requests(); !all[len(all)-1].Contains(question) {
+			return fmt.Errorf("the last of %d calls does not have the message", len(all))
+		}
+		return nil
+	})
 	t.awaitCosts(u, model)
 }
 
 // awaitCosts waits until the ledger has the same usage as the model.
 func (t *t) awaitCosts(u *user, model *scriptedmodel.Server) {
-	t.eventually(func(context.Context) error {
+	t.retry(func(context.Context) error {
 		var usage rest.Usage
 		t.call(u, http.MethodGet, "/api/usage", nil, &usage)
 		var recorded scriptedmodel.Usage

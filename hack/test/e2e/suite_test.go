@@ -21,7 +21,8 @@ import (
 )
 
 // The test program runs as three processes. The process "outside" prepares the run and starts the
-// namespaces. The process "init" is the first process in them. The process "inside" runs the tests.
+// namespaces. The process "init" is the first process in the namespaces. The process "inside" runs
+// the tests.
 const (
 	stageOutside = "outside"
 	stageInit    = "init"
@@ -83,7 +84,7 @@ func (o *options) run(ctx context.Context, m *testing.M) error {
 	case stageInside:
 		return runInside(ctx, *o, m)
 	}
-	if reason := unable(); reason != "" {
+	if reason := inability(); reason != "" {
 		if o.skipIfUnable {
 			fmt.Println("e2e: SKIPPED, nothing was tested: " + reason)
 			return nil

@@ -25,9 +25,10 @@ import (
 )
 
 const (
-	// crowdSize is the number of starts at a time in the second half of the samples.
+	// crowdSize is the number of sessions that start at the same time in the second half of the
+	// samples.
 	crowdSize = 20
-	// startLimit bounds one start.
+	// startLimit limits the time that one start may take.
 	startLimit = time.Minute
 	fileCount  = 100
 )
@@ -67,8 +68,8 @@ type startKind struct {
 	pool  int32
 	// prepare runs before a start is measured. begin requests the start.
 	prepare, begin func(ctx context.Context, class, name string) error
-	// The start begins the attempt and the turn with these numbers. The turn is 0 if the start begins
-	// no turn.
+	// attempt and turn are the numbers of the attempt and of the turn that the start begins. turn
+	// is 0 if the start begins no turn.
 	attempt int32
 	turn    int
 }
@@ -113,7 +114,7 @@ func warmStarts(t *t) {
 		class := fmt.Sprintf("starts-%d", i)
 		if k.class != nil {
 			remove := t.makeClass(class, func(spec *v1alpha1.SessionClassSpec) {
-				forMany(spec)
+				allowMany(spec)
 				k.class(spec)
 				if k.pool > 0 {
 					spec.Warm = &v1alpha1.WarmPods{Size: k.pool, NamespaceSelector: ofNamespace(s.user.namespace)}
@@ -128,8 +129,8 @@ func warmStarts(t *t) {
 	s.report()
 }
 
-// forMany lets many sessions of one user run on the node.
-func forMany(spec *v1alpha1.SessionClassSpec) {
+// allowMany lets many sessions of one user run on the node.
+func allowMany(spec *v1alpha1.SessionClassSpec) {
 	spec.Resources = &v1alpha1.SessionResources{Requests: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("16Mi"),
 		corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}}
@@ -269,7 +270,7 @@ func (s *starts) beginWithRepository(ctx context.Context, class, name string) er
 		Repository: &s.repo.url, SelectedBranch: &s.repo.branch}})
 }
 
-// sleep lets a session work on its first message and stops it.
+// sleep lets a session work on its first message, and then stops the session.
 func (s *starts) sleep(ctx context.Context, class, name string) error {
 	if err := s.beginSession(ctx, class, name); err != nil {
 		return err
@@ -390,7 +391,7 @@ func (s *starts) endPool(class string) error {
 	})
 }
 
-// awaitIdleNode waits until the machine is mostly idle, but at most some seconds.
+// awaitIdleNode waits until the machine is mostly idle, but at most ten seconds.
 func awaitIdleNode(ctx context.Context) {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
 		idle, total := cpuTimes()

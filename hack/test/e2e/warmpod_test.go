@@ -25,8 +25,8 @@ import (
 // classAddress is an address of the node. The class of the warm pods allows connections to it.
 const classAddress = "10.99.0.2"
 
-// warmPodIsolated starts a session with secrets in a warm pod. The other warm pods of the class hold
-// none of the secrets, and reach only what the class allows.
+// warmPodIsolated starts a session with secrets in a warm pod. The other warm pods of the class
+// must hold none of the secrets, and must reach only the allowed addresses.
 func warmPodIsolated(t *t) {
 	u := t.newUser()
 	const class = "warm"
@@ -54,9 +54,9 @@ func warmPodIsolated(t *t) {
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 }
 
-// warmPod returns a ready warm pod of a class, but never the pod with the UID other.
+// warmPod returns a ready warm pod of a class. It never returns the pod whose UID is given.
 func (t *t) warmPod(class string, other types.UID) (found *corev1.Pod) {
-	t.eventually(func(ctx context.Context) error {
+	t.retry(func(ctx context.Context) error {
 		pods, err := t.warmPods(ctx, class)
 		if err != nil {
 			return err
@@ -139,7 +139,8 @@ func (t *t) expectNoFileWith(u *user, pod *corev1.Pod) {
 	}
 }
 
-// expectHiddenKey checks that the agent's process does not have the key of its pod.
+// expectHiddenKey checks that the environments of the agent's processes do not contain the bind key
+// of the pod.
 func (t *t) expectHiddenKey(pod *corev1.Pod) {
 	secret := &corev1.Secret{}
 	t.must(t.client.Get(t.ctx, client.ObjectKeyFromObject(pod), secret))
@@ -182,14 +183,14 @@ func (t *t) expectReach(pod *corev1.Pod, other *v1alpha1.Conversation) {
 		"the archive, for its upload": t.addressOf("archive", 3001),
 	}
 	allowed := map[string]bool{"an address that is allowed": true, "the archive, for its upload": true}
-	reached := t.reached(pod, targets)
+	reached := t.reachableFrom(pod, targets)
 	for name, address := range targets {
 		if !reached[name] {
 			t.Errorf("without policies, %s at %s is not reachable, so this check proves nothing", name, address)
 		}
 	}
 	t.enforcePolicies(pod)
-	reached = t.reached(pod, targets)
+	reached = t.reachableFrom(pod, targets)
 	for name, address := range targets {
 		if reached[name] != allowed[name] {
 			t.Errorf("a warm pod reaches %s at %s: %t, want %t", name, address, reached[name], allowed[name])
@@ -228,8 +229,8 @@ func (t *t) addressOf(component string, port int) string {
 	return ""
 }
 
-// reached returns the names of the addresses to which a process in a pod can connect.
-func (t *t) reached(pod *corev1.Pod, targets map[string]string) map[string]bool {
+// reachableFrom returns the names of the targets to which a process in the pod can connect.
+func (t *t) reachableFrom(pod *corev1.Pod, targets map[string]string) map[string]bool {
 	var script strings.Builder
 	for name, address := range targets {
 		host, port, _ := net.SplitHostPort(address)

@@ -45,7 +45,7 @@ func (e *Env) StartFacade(program string, args ...string) (*Facade, error) {
 	return e.StartFacadeAt(FreeAddress(), program, args...)
 }
 
-// StartFacadeAt starts a facade at a given address, for example that of a killed facade.
+// StartFacadeAt starts a facade at a given address, for example at the address of a killed facade.
 func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, error) {
 	return e.start(address, program, append([]string{"--bind-address=" + address, "--shutdown-delay=0s"}, args...)...)
 }
@@ -58,7 +58,8 @@ func (e *Env) StartArchive(address, program, dir string, args ...string) (*Facad
 		"--store=file://" + dir}, args...)...)
 }
 
-// start starts a program and waits until it is ready. The address serves the path /ready.
+// start starts a program and waits until it is ready. The program must serve the path /ready at the
+// address.
 func (e *Env) start(address, program string, args ...string) (*Facade, error) {
 	metrics := FreeAddress()
 	f := &Facade{URL: "http://" + address, MetricsURL: "http://" + metrics, Log: &testenv.Log{}, Done: make(chan struct{})}

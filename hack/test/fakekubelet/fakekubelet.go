@@ -83,7 +83,7 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	var informer cache.Controller
 	k.pods, informer = cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: source, ObjectType: &corev1.Pod{},
 		Handler: cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) },
-			DeleteFunc: k.deleted}})
+			DeleteFunc: k.podDeleted}})
 	go informer.RunWithContext(ctx)
 	context.AfterFunc(ctx, k.queue.ShutDown)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
@@ -95,8 +95,8 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	return k, nil
 }
 
-// deleted frees the address of a warm pod.
-func (k *Kubelet) deleted(object any) {
+// podDeleted frees the address of a deleted warm pod.
+func (k *Kubelet) podDeleted(object any) {
 	if pod, isPod := object.(*corev1.Pod); isPod && k.Warm != nil && isWarm(pod) {
 		k.Warm.forget(client.ObjectKeyFromObject(pod))
 	}
@@ -219,8 +219,8 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod, message string) erro
 	return k.Client.Status().Update(ctx, pod)
 }
 
-// Bind binds a pod to a node. A deletion of a bound pod only marks it as deleted, until Release
-// removes it.
+// Bind binds a pod to a node. If a bound pod is deleted, the API server only marks it as deleted.
+// Release removes it.
 func Bind(ctx context.Context, c client.Client, pod *corev1.Pod, node string) error {
 	return c.SubResource("binding").Create(ctx, pod, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},

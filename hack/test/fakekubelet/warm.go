@@ -24,8 +24,8 @@ import (
 // WarmPods is a stub of the runtime in warm pods: it serves session.BindPath for all warm pods of a
 // kubelet, and starts no session. Each warm pod has its own loopback address.
 type WarmPods struct {
-	// Address is the address to listen on for all pods, such as ":0". If it is empty, the stub listens
-	// on the address of each pod, at the port of sessions, as real sessions do.
+	// Address is the address at which the stub listens for all pods, such as ":0". If it is empty,
+	// the stub listens on the address of each pod, at the port of sessions, as real sessions do.
 	Address string
 	// Delay is the time that a session takes to become ready after its first Bind.
 	Delay time.Duration
@@ -74,7 +74,7 @@ type warmPod struct {
 // Port returns the port that the stub listens on.
 func (w *WarmPods) Port() int { return w.listener.Addr().(*net.TCPAddr).Port }
 
-// listen starts the server of the Binds, which ends with the context.
+// listen starts the server that receives Binds. The server stops when the context ends.
 func (w *WarmPods) listen(ctx context.Context) (err error) {
 	w.pods = map[string]*warmPod{}
 	mux := http.NewServeMux()
@@ -84,8 +84,8 @@ func (w *WarmPods) listen(ctx context.Context) (err error) {
 	if w.Address == "" {
 		return nil
 	}
-	// A socket can listen on one address or on all addresses, but not on exactly the loopback
-	// addresses. The method serve therefore refuses requests to addresses without a warm pod.
+	// A socket can listen on one address or on all addresses, but it cannot listen on the loopback
+	// addresses alone. The method serve therefore refuses requests to addresses without a warm pod.
 	if w.listener, err = net.Listen("tcp4", w.Address); err != nil {
 		return err
 	}
@@ -229,8 +229,8 @@ func (w *WarmPods) bind(pod *warmPod, bind *session.Bind) (ready time.Time, code
 	return pod.ready, http.StatusOK
 }
 
-// Restart reports a crash and a restart of a pod's container. A warm pod forgets its Bind, and waits
-// for the next one.
+// Restart reports a crash and a restart of a pod's container. A warm pod forgets its Bind, and
+// waits for the next Bind.
 func (k *Kubelet) Restart(ctx context.Context, name types.NamespacedName) error {
 	pod := &corev1.Pod{}
 	if err := k.Client.Get(ctx, name, pod); err != nil {

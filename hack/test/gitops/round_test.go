@@ -88,8 +88,9 @@ type round struct {
 	admin     string // path of the admin's kubeconfig
 }
 
-// TestEachGitOpsToolComputesTheHealthOfEveryState runs the tools' own code. Its results must match
-// TestAllGitOpsToolsAgreeOnEveryState, which evaluates the health checks without the tools.
+// TestEachGitOpsToolComputesTheHealthOfEveryState runs the tools' own code. Its results must match the
+// results of TestAllGitOpsToolsAgreeOnEveryState, which evaluates the health checks without the
+// tools.
 func TestEachGitOpsToolComputesTheHealthOfEveryState(t *testing.T) {
 	for _, u := range tools {
 		t.Run(u.name, u.computesEveryState)
@@ -186,7 +187,7 @@ func (u tool) deploysSessions(t *testing.T) {
 		t.Errorf("idleTimeout is %s", got)
 	}
 
-	r.overHTTP()
+	r.checkHTTPWrites()
 
 	t.Log("a failure is reported, and an object removed from Git is pruned")
 	r.kubelet(corev1.ConditionFalse, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
@@ -206,8 +207,9 @@ func (u tool) deploysSessions(t *testing.T) {
 	}
 }
 
-// overHTTP checks that a user can set over HTTP only the fields that Git does not set.
-func (r *round) overHTTP() {
+// checkHTTPWrites checks that a user can set a field over HTTP if Git does not set the field, but
+// cannot change a field that Git sets.
+func (r *round) checkHTTPWrites() {
 	r.t.Log("a user sets over HTTP a field that Git does not set")
 	key := &corev1.Secret{}
 	testenv.Await(r.t, func() error {

@@ -33,7 +33,8 @@ type Server struct {
 	api            atomic.Pointer[http.Handler]
 	// redirect, if set, returns the new URL for a request, or an empty text.
 	redirect atomic.Pointer[func(*http.Request) string]
-	// during, if set, is called for each POST request, for example in the middle of a clone.
+	// If during is set, the server calls it for each POST request, for example in the middle of a
+	// clone.
 	during atomic.Pointer[func()]
 }
 
@@ -113,7 +114,7 @@ func serve(backend http.Handler, w http.ResponseWriter, r *http.Request) {
 	backend.ServeHTTP(w, r)
 }
 
-// Failure responds to a request that must fail. It may call the normal handler next.
+// Failure responds to a request that must fail. It may also call next, the normal handler.
 type Failure func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
 // FailOnce lets the first request with this method fail.

@@ -78,7 +78,7 @@ type installation struct {
 	dir       string
 	workloads map[string]manifests.Workload
 	facadeURL string
-	// metricsURL and onboardingURL are the manager's.
+	// metricsURL and onboardingURL are URLs of the manager.
 	metricsURL, onboardingURL string
 	logs                      map[string]*testenv.Log
 	stop                      map[string]func()

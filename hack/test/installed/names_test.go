@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// renamed installs config/default with another namespace and other names.
+// renamed is an overlay that installs config/default in another namespace and under other names.
 var renamed = map[string]string{
 	".": "resources: [CONFIG/default]\nnamespace: elsewhere\nnamePrefix: x-\nnameSuffix: -y",
 }
@@ -40,8 +40,8 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 		return nil
 	})
 	ada := i.newPerson(namespace(t, "renamed"))
-	// The policy must let only the renamed manager write statuses. newPerson proved that the
-	// manager can.
+	// The policy must let only the renamed manager write statuses. newPerson has shown that the
+	// renamed manager can write them.
 	expectStatusRefused(t, ada.namespace)
 	// The webhook must recognize the renamed facade. Only Parley itself may refer to a managed
 	// Secret without the right to read it.

@@ -91,7 +91,7 @@ func TestNamespacedParleyWorksOnlyInTheListedNamespaces(t *testing.T) {
 				for _, resource := range []string{"secrets", "configmaps", "pods", "conversations.parley.dev",
 					"usersettings.parley.dev"} {
 					for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
-						if may(t, i.user(process), namespace, verb, resource) {
+						if hasRight(t, i.user(process), namespace, verb, resource) {
 							t.Errorf("the %s may %s %s in %q", process, verb, resource, namespace)
 						}
 					}
@@ -141,8 +141,8 @@ func notAURL(namespace string) *v1alpha1.UserSettings {
 	}
 }
 
-// may reports whether a user has a right.
-func may(t *testing.T, user, namespace, verb, resource string) bool {
+// hasRight reports whether a user has a right.
+func hasRight(t *testing.T, user, namespace, verb, resource string) bool {
 	t.Helper()
 	resource, group, _ := strings.Cut(resource, ".")
 	resource, subresource, _ := strings.Cut(resource, "/")

@@ -61,7 +61,7 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 }
 
 // checkedElsewhere lists rights that the API server or the webhook checks during requests for other
-// objects. No audited request shows that they are used.
+// objects. No audited request shows that these rights are used.
 // TestARequestFailsIfAnIndirectlyCheckedRightIsRemoved tests them.
 var checkedElsewhere = []string{"update conversations/finalizers.parley.dev",
 	"update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
@@ -244,7 +244,8 @@ func kubernetesTokens(t *testing.T, i *installation) {
 	}
 }
 
-// onboards signs a person in for the first time. The webhook checks the manager's new UserSettings.
+// onboards signs a person in for the first time. The webhook checks the UserSettings that the
+// manager then creates.
 func onboards(t *testing.T, i *installation, issuer *openid.Issuer) {
 	team := namespace(t, "rights-team")
 	create(t, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "rights-class"}})

@@ -61,7 +61,7 @@ func removeRight(t *testing.T, i *installation, process, of, verb string) {
 		role.Rules = rules
 	})
 	testenv.Await(t, func() error {
-		if may(t, i.user(process), "default", verb, of+".parley.dev") {
+		if hasRight(t, i.user(process), "default", verb, of+".parley.dev") {
 			return fmt.Errorf("the process may still %s %s", verb, of)
 		}
 		return nil

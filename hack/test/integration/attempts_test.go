@@ -36,7 +36,7 @@ func (p *person) write(t *testing.T, id, token string, claimed int) int {
 		t.Fatal(err)
 	}
 	request.Header.Set(session.TokenHeader, token)
-	response, err := trusting(t, "").Do(request)
+	response, err := trustingClient(t, "").Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}

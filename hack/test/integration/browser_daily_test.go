@@ -21,8 +21,8 @@ func entry(id, title, status string, attention bool) map[string]any {
 		"message": "out of memory", "last_updated_at": "2026-01-01T12:00:00Z"}
 }
 
-// manyConversations returns the conversations that match the query, out of 30. The oldest one has
-// failed.
+// manyConversations returns those of 30 conversations that match the query. The oldest conversation
+// has failed.
 func manyConversations(query url.Values) (found []map[string]any) {
 	for i := range 30 {
 		e := entry(fmt.Sprintf("c-%02d", i), fmt.Sprintf("Talk %02d", i), "STOPPED", i == 29)
@@ -186,8 +186,9 @@ func visibility(state string) string {
 		"document.dispatchEvent(new Event('visibilitychange'));", state)
 }
 
-// visibilityDuring changes the visibility during the next request whose URL contains path.
-// window.later lists all later requests, with the time since the change in ms.
+// visibilityDuring changes the visibility of the page during the next request whose URL contains
+// path. After the change, window.later lists all requests, each with the time since the change in
+// ms.
 func (b *browser) visibilityDuring(path, state string) {
 	b.t.Helper()
 	b.sees(fmt.Sprintf("(() => { const real = window.fetch; const later = window.later = []; let changed = 0; "+

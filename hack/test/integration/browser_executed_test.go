@@ -155,9 +155,9 @@ func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	b.checkErrors()
 }
 
-// The first of two tabs approves a question, and the agent asks the next one at once. The second
-// tab still shows the old question. An approval in the second tab must be refused, even if it is
-// repeated.
+// The first of two tabs approves a question, and the agent asks the next question at once. The
+// second tab still shows the old question. An approval in the second tab must be refused, even if
+// it is repeated.
 func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))
@@ -207,7 +207,7 @@ func TestThePageApprovesOnlyTheShownQuestionInTwoTabs(t *testing.T) {
 const answeredStatuses = "performance.getEntriesByType('resource').filter((e) => e.initiatorType === 'fetch' && " +
 	"e.name.endsWith('/talk/events')).map((e) => e.responseStatus)"
 
-// slowFacade forwards requests to a facade. It forwards no events while the mutex stream is locked.
+// slowFacade forwards requests to a facade. While its mutex is locked, it forwards no events.
 type slowFacade struct {
 	*httptest.Server
 	stream sync.RWMutex

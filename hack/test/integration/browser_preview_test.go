@@ -24,8 +24,8 @@ func TestThePageShowsTheOutputOfARunningCommand(t *testing.T) {
 	f.show(output("\x1b[32mone\x1b[0m\n 10%\r\x1b[3"))
 	b.sees(printed + "?.textContent === 'one\\n 10%\\n'")
 	b.waitForText("running")
-	// If the output is scrolled to its end, the page keeps it there. A long output does not make
-	// the page longer.
+	// If the output is scrolled to its end, the page keeps the end visible. A long output does not
+	// make the page longer.
 	f.show(output(strings.Repeat("a line\n", 1000) + "<b>last</b>"))
 	b.sees(printed + "?.textContent.endsWith('<b>last</b>')")
 	b.sees("(() => { const e = " + printed + "; return e.scrollTop > 0 && e.clientHeight < 400 && " +

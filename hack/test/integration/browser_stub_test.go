@@ -114,7 +114,7 @@ func newStubFacade(t *testing.T) *stubFacade {
 	mux.HandleFunc("POST /api/conversations/{id}/stop", f.receive)
 	mux.HandleFunc("DELETE /api/conversations/{id}", f.receive)
 	mux.HandleFunc("GET /api/conversations/c/events/stream", f.stream)
-	mux.HandleFunc("GET /api/conversations/c/events", f.one)
+	mux.HandleFunc("GET /api/conversations/c/events", f.serveEvent)
 	mux.HandleFunc("POST /api/conversations", f.create)
 	mux.HandleFunc("POST /api/markdown", func(w http.ResponseWriter, r *http.Request) {
 		var asked struct{ Texts []string }
@@ -177,9 +177,9 @@ func (f *stubFacade) reset() {
 	f.ended = make(chan struct{})
 }
 
-// one handles the path of single events. It serves the event with the ID start_id. If there is no
-// such event and reverse is true, it serves the last ten events in reverse order.
-func (f *stubFacade) one(w http.ResponseWriter, r *http.Request) {
+// serveEvent handles requests for a single event. It serves the event with the ID start_id. If
+// there is no such event and reverse is true, it serves the last ten events in reverse order.
+func (f *stubFacade) serveEvent(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id, err := strconv.Atoi(r.URL.Query().Get("start_id"))

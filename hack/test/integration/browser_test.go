@@ -180,7 +180,7 @@ func (b *browser) screenshot(name string) {
 		b.t.Error(err)
 		return
 	}
-	small, err := smaller(picture)
+	small, err := compress(picture)
 	if err != nil || len(small) > maxPicture {
 		b.t.Errorf("the picture %s has %d bytes, %v", name, len(small), err)
 	}
@@ -192,8 +192,8 @@ func (b *browser) screenshot(name string) {
 	}
 }
 
-// smaller compresses a picture as much as possible, without loss.
-func smaller(picture []byte) ([]byte, error) {
+// compress compresses a picture as much as possible, without loss.
+func compress(picture []byte) ([]byte, error) {
 	decoded, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// versioned serves a facade's page under another version.
-func versioned(t *testing.T, facade http.Handler) http.Handler {
+// withOtherVersion returns a handler that serves a facade's page under another version.
+func withOtherVersion(t *testing.T, facade http.Handler) http.Handler {
 	t.Helper()
 	w := httptest.NewRecorder()
 	facade.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
@@ -49,7 +49,7 @@ func versioned(t *testing.T, facade http.Handler) http.Handler {
 func TestThePageLoadsDuringAnUpdate(t *testing.T) {
 	f := newStubFacade(t)
 	f.emit(session.UserMessage("Said before.", nil))
-	versions := []http.Handler{f.Config.Handler, versioned(t, f.Config.Handler)}
+	versions := []http.Handler{f.Config.Handler, withOtherVersion(t, f.Config.Handler)}
 	balancer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		versions[rand.N(2)].ServeHTTP(w, r)
 	}))

@@ -18,7 +18,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// giteaVariable is the variable with the directory that `make gitea` creates.
+// giteaVariable is the name of the environment variable that contains the directory which `make
+// gitea` creates.
 const giteaVariable = "PARLEY_GITEA"
 
 // gitea is a running Gitea with the private repository ada/site.

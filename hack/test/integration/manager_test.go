@@ -20,7 +20,8 @@ type managerProcess struct {
 	mu      sync.Mutex
 	command *exec.Cmd
 	log     testenv.Log
-	// args are added to the arguments of the next start. A later flag replaces an earlier one.
+	// args are appended to the manager's arguments at its next start. If a flag occurs twice, its
+	// last value counts.
 	args []string
 }
 

@@ -37,7 +37,7 @@ const clientSecret = "the-secret-of-the-client"
 // red, and bob is in the group blue. Each group has a namespace with the settings "team".
 type organisation struct {
 	issuer, facade, audit string
-	// teams are the namespaces by group.
+	// teams maps each group to its namespace.
 	teams map[string]string
 }
 
@@ -103,7 +103,7 @@ func (o *organisation) startProvider(t *testing.T) {
 	}
 }
 
-// set changes the provider: the life of ID tokens, or the people of the organisation.
+// set changes the provider: the lifetime of ID tokens, or the people of the organisation.
 func (o *organisation) set(t *testing.T, change string) {
 	t.Helper()
 	response, err := http.Post(o.issuer+"/test/"+change, "", nil)
@@ -120,7 +120,8 @@ func (o *organisation) createTeams(t *testing.T, groups ...string) {
 	for _, group := range groups {
 		namespace := suite.Namespace(t, nil)
 		o.teams[group] = namespace
-		// No controller empties deleted namespaces here.
+		// No controller deletes the objects in deleted namespaces here, so the test deletes the
+		// settings.
 		t.Cleanup(func() {
 			_ = suite.Client.DeleteAllOf(context.Background(), &v1alpha1.UserSettings{}, client.InNamespace(namespace))
 		})
@@ -147,7 +148,8 @@ func (o *organisation) createTeams(t *testing.T, groups ...string) {
 	t.Cleanup(func() { _ = suite.Client.Delete(context.Background(), mapping) })
 }
 
-// startOnboarding restarts the manager with more flags, and returns the URL of its onboarding.
+// startOnboarding restarts the manager with more flags, and returns the URL of its onboarding
+// endpoint.
 func startOnboarding(t *testing.T, flags []string) string {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0") // the webhook's certificate has this address
@@ -201,8 +203,8 @@ func (o *organisation) opensFacade(t *testing.T) *browser {
 	return b
 }
 
-// signedIn returns a browser in which a person is signed in at the facade.
-func (o *organisation) signedIn(t *testing.T, name string) *browser {
+// signedInBrowser returns a browser in which a person is signed in at the facade.
+func (o *organisation) signedInBrowser(t *testing.T, name string) *browser {
 	t.Helper()
 	b := o.opensFacade(t)
 	b.press("Sign in with your organisation")

@@ -137,7 +137,7 @@ func (p *person) startsAConversation(t *testing.T, b *browser) {
 	t.Helper()
 	b.press("New")
 	b.enter("[name=initial_user_msg]", "Make the greeting friendlier.")
-	b.enter("[name=repository]", greetings(t))
+	b.enter("[name=repository]", makeGreetings(t))
 	b.press("More options")
 	b.enter("[name=conversation_instructions]", "Be brief.")
 	b.press("More options")
@@ -146,8 +146,8 @@ func (p *person) startsAConversation(t *testing.T, b *browser) {
 	b.waitForText("Make the greeting friendlier.")
 }
 
-// greetings makes a repository whose URL is short enough for screenshots.
-func greetings(t *testing.T) string {
+// makeGreetings makes a repository whose URL is short enough for screenshots.
+func makeGreetings(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -225,7 +225,7 @@ func TestALinkSignsIn(t *testing.T) {
 	}
 }
 
-// All other tests of the page rely on checkErrors.
+// checkErrors must report every error, because all other tests of the page rely on it.
 func TestThePageTestsDetectEveryErrorInTheBrowser(t *testing.T) {
 	ada, _ := newcomer(t)
 	host, err := url.Parse(ada.url)

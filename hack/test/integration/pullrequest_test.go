@@ -23,7 +23,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// person returns a person whose settings have the token.
+// person returns a person whose settings contain Gitea's token.
 func (g *gitea) person(t *testing.T, steps ...scriptedmodel.Step) *person {
 	t.Helper()
 	return newPerson(t, map[string]any{"git_user_name": "Ada", "git_user_email": "ada@example.com",
@@ -156,7 +156,8 @@ func contents(events []session.Event) string {
 }
 
 // agentHasNoToken searches for the git token in the environment and the command line of each
-// process of the agent, and in every file of the session. It returns the paths of the files.
+// process of the agent, and in every file of the session. It returns the paths of the searched
+// files.
 func (p *person) agentHasNoToken(t *testing.T, id, token string) (searched []string) {
 	t.Helper()
 	forms := [][]byte{[]byte(token)}

@@ -64,8 +64,8 @@ func (p *person) awaitArchived(t *testing.T, id string) {
 	})
 }
 
-// The manager has the new key at once. The facade and the archive get it when the kubelet updates
-// their volumes. A running session never gets it.
+// The manager uses the new key at once. The facade and the archive get the new key when the kubelet
+// updates their volumes. A running session never gets the new key.
 func TestARotationOfTheSigningKeyInterruptsNoSession(t *testing.T) {
 	ada := newPerson(t, nil, says("I begin.", bash("echo kept > made")))
 	ada.converse(t, "before", map[string]any{"initial_user_msg": "work"})

@@ -43,7 +43,7 @@ func (o *organisation) settingsOf(t *testing.T, name, group string) *v1alpha1.Us
 
 func TestPeopleSignInWithOpenIDInABrowser(t *testing.T) {
 	o := newOrganisation(t)
-	ada, bob := o.signedIn(t, "ada"), o.signedIn(t, "bob")
+	ada, bob := o.signedInBrowser(t, "ada"), o.signedInBrowser(t, "bob")
 	ada.press("New")
 	ada.enter("[name=initial_user_msg]", "Work.")
 	ada.press("Start")
@@ -250,7 +250,8 @@ func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 	refused(ada, "kubectl parley login", "whoami")
 }
 
-// The tests of `make run` run the other commands of the guide.
+// This test runs the sign-in commands of docs/people.md. The tests of `make run` run its other
+// commands.
 func TestTheSignInCommandsInTheGuideWorkWithOpenID(t *testing.T) {
 	o := newOrganisation(t)
 	guide, err := os.ReadFile(testenv.Path("docs", "people.md"))

@@ -17,9 +17,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// trusting returns a client that trusts only the manager's authority. The server's certificate must
-// be valid for this name, or for the URL's host if the name is empty.
-func trusting(t *testing.T, name string) *http.Client {
+// trustingClient returns a client that trusts only the manager's authority. The server's
+// certificate must be valid for this name, or for the URL's host if the name is empty.
+func trustingClient(t *testing.T, name string) *http.Client {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates))
 	if err != nil {
@@ -75,7 +75,7 @@ func TestASessionAcceptsTokensOverTLSOnly(t *testing.T) {
 		}
 		request.Header.Set(session.TokenHeader, tokenFor(t, string(c.UID)))
 		code := 0
-		if response, err := trusting(t, test.name).Do(request); err == nil {
+		if response, err := trustingClient(t, test.name).Do(request); err == nil {
 			code = response.StatusCode
 			_ = response.Body.Close()
 		}

@@ -49,20 +49,20 @@ func (c Conversation) Obj() *v1alpha1.Conversation {
 	return c.Conversation
 }
 
-// With changes the spec.
+// With applies the function to the spec.
 func (c Conversation) With(change func(*v1alpha1.ConversationSpec)) Conversation {
 	change(&c.Spec)
 	return c
 }
 
-// Started sets the state STARTING since At(seconds).
+// Started sets the state STARTING, which began at At(seconds).
 func (c Conversation) Started(seconds int) Conversation {
 	c.Status.StartTime = MetaTime(seconds)
 	c.Status.State = v1alpha1.StateStarting
 	return c
 }
 
-// Ran sets the state RUNNING since At(seconds).
+// Ran sets the state RUNNING, which began at At(seconds).
 func (c Conversation) Ran(seconds int) Conversation {
 	c.Status.RunningTime, c.Status.RanAttempt = MetaTime(seconds), max(1, c.Status.Attempt)
 	c.Status.State, c.Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
@@ -94,7 +94,7 @@ func (c Conversation) PodRestarts(n int32) Conversation {
 	return c
 }
 
-// RanFor sets the RUNNING time of earlier attempts.
+// RanFor sets the total time for which earlier attempts were RUNNING.
 func (c Conversation) RanFor(d time.Duration) Conversation {
 	c.Status.RanFor = &metav1.Duration{Duration: d}
 	return c
@@ -118,7 +118,7 @@ func (c Conversation) WithReason(reason string) Conversation {
 	return c
 }
 
-// Stopped sets the state STOPPED, with a reason, since At(seconds).
+// Stopped sets a reason and the state STOPPED, which began at At(seconds).
 func (c Conversation) Stopped(reason string, seconds int) Conversation {
 	c.Status.StopTime, c.Status.Reason, c.Status.Message = MetaTime(seconds), reason, "it was "+reason
 	c.Status.State = v1alpha1.StateStopped
@@ -128,7 +128,7 @@ func (c Conversation) Stopped(reason string, seconds int) Conversation {
 // Pod is a builder of session pods.
 type Pod struct{ *corev1.Pod }
 
-// PodOf returns the pod of the current attempt. It has only the fields that affect the status.
+// PodOf returns the pod of the current attempt. It contains only the fields that affect the status.
 func PodOf(c Conversation) Pod {
 	return Pod{&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -234,7 +234,7 @@ func (p Pod) Running(container string) Pod {
 	}})
 }
 
-// Crashed sets n restarts of the session's process, the last one with a reason.
+// Crashed sets the number of restarts of the session's process, and the reason of the last restart.
 func (p Pod) Crashed(n int32, reason string) Pod {
 	p.Status.ContainerStatuses[0].RestartCount = n
 	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
@@ -265,7 +265,7 @@ func (p Pod) Ready() Pod {
 	return p.Sandboxed().Running(sessionContainer).Condition(corev1.PodReady, true, "")
 }
 
-// Ended sets the session's process to terminated at At(seconds).
+// Ended sets the session's process to terminated, at the time At(seconds).
 func (p Pod) Ended(exitCode int32, message string, seconds int) Pod {
 	p.Status.Phase = corev1.PodSucceeded
 	return p.Condition(corev1.PodReady, false, "").Container(corev1.ContainerStatus{Name: sessionContainer,

@@ -42,7 +42,7 @@ func StartDevice(t testing.TB) *Device {
 	return d
 }
 
-// Approve lets the person of the claims enter the code. Nil claims refuse the sign-in.
+// Approve approves the sign-in of the person with these claims. Nil claims refuse the sign-in.
 func (d *Device) Approve(claims Claims) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package openid has an OpenID provider for tests. It is a stub: it asks for no password, it
+// Package openid contains an OpenID provider for tests. It is a stub: it asks for no password, it
 // consents at once, and its tokens can be invalid on purpose.
 package openid
 
@@ -183,7 +183,7 @@ func (i *Issuer) authorize(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, back.String(), http.StatusFound)
 }
 
-// token exchanges a code one time.
+// token exchanges an authorization code for tokens. Each code works one time.
 func (i *Issuer) token(w http.ResponseWriter, r *http.Request) {
 	id, secret, basic := r.BasicAuth()
 	if !basic {

@@ -25,7 +25,7 @@ func (i *Issuer) SignUnknown(claims Claims) string {
 	return newKey().sign(map[string]string{"alg": "RS256", "kid": rand.Text()}, claims)
 }
 
-// Forge returns a token that is signed with another key but has the ID of the issuer's key.
+// Forge returns a token that is signed with another key, but names the issuer's key in its header.
 func (i *Issuer) Forge(claims Claims) string {
 	return newKey().sign(map[string]string{"alg": "RS256", "kid": i.current().id}, claims)
 }

@@ -87,17 +87,17 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 		ids, lastNamed string
 	}{
 		"the later attempt appends": {
-			path: segment, concurrent: later, write: earlier, want: store.ErrSuperseded,
-			ids: "0-4 of 5", lastNamed: archivetest.NameOf(archivetest.Others(4, 5)),
+			path: segment, concurrent: appendAsAttempt2, write: appendAsAttempt1, want: store.ErrSuperseded,
+			ids: "0-4 of 5", lastNamed: archivetest.NameOf(archivetest.OtherLines(4, 5)),
 		},
 		"the later attempt starts a new journal": {
-			path: segment, concurrent: startNewJournal, write: earlier,
-			ids: "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
+			path: segment, concurrent: startNewJournal, write: appendAsAttempt1,
+			ids: "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.OtherLines(7, 8)),
 		},
 		"both attempts close the journal": {
 			path: "/u/events-1/000000000000", concurrent: startNewJournal, want: store.ErrSuperseded,
 			write: func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
-			ids:   "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
+			ids:   "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.OtherLines(7, 8)),
 		},
 		"both attempts send an ending": {
 			path: "/u/ending.json",
@@ -150,25 +150,26 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	}
 }
 
-// earlier appends events as attempt 1.
-func earlier(ctx context.Context, s archivetest.Store) error {
+// appendAsAttempt1 appends events in the name of attempt 1.
+func appendAsAttempt1(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 1, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)})
 	return err
 }
 
-// later appends other events with the same ids, as attempt 2.
-func later(ctx context.Context, s archivetest.Store) error {
-	_, err := s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Others(3, 5)})
+// appendAsAttempt2 appends other events with the same IDs, in the name of attempt 2.
+func appendAsAttempt2(ctx context.Context, s archivetest.Store) error {
+	_, err := s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3,
+		Lines: archivetest.OtherLines(3, 5)})
 	return err
 }
 
-// startNewJournal closes the current journal and starts a new one, as attempt 2.
+// startNewJournal closes the current journal and starts a new journal, in the name of attempt 2.
 func startNewJournal(ctx context.Context, s archivetest.Store) error {
 	err := s.Aside(ctx, "u", 2)
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {
 		if err == nil {
-			_, err = s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.NameOf(archivetest.Others(0, 1)), From: part[0],
-				Lines: archivetest.Others(part[0], part[1])})
+			_, err = s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.NameOf(archivetest.OtherLines(0, 1)), From: part[0],
+				Lines: archivetest.OtherLines(part[0], part[1])})
 		}
 	}
 	return err

@@ -57,7 +57,7 @@ var failures = map[FailureKind]failureForm{
 		"invalid_request_error", "", "bad request"},
 }
 
-// googleStatus maps HTTP statuses to Google's names of them.
+// googleStatus maps HTTP statuses to Google's status names.
 var googleStatus = map[int]string{
 	http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED",
 	http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND",

@@ -78,7 +78,8 @@ func googleTool(at string, declared object, wrong *findings) Tool {
 	return tool
 }
 
-// googleTurn reads a turn. It must contain exactly one result for each call of the previous turn.
+// googleTurn reads a turn. A turn must contain exactly one result for each call of the previous
+// turn.
 func googleTurn(content object, i int, before Turn, wrong *findings) Turn {
 	turn := Turn{Role: str(content["role"])}
 	switch turn.Role {

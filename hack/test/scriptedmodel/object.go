@@ -31,8 +31,8 @@ var (
 	imageURL       = regexp.MustCompile(`^(https?://|data:image/(jpeg|png|gif|webp);base64,[A-Za-z0-9+/]+=*$)`)
 )
 
-// schemaFault returns an error in a tool's input schema, or an empty string. The forbidden keywords
-// are not allowed at the top level.
+// schemaFault returns an error in a tool's input schema, or an empty string. The top level of the
+// schema must not contain a forbidden keyword.
 func schemaFault(v any, forbidden ...string) string {
 	schema, ok := v.(object)
 	switch {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// This file contains rules of single providers. With the chat completions API, Gemini 3 requires
-// clients to return its thought signatures. OpenAI refuses unknown fields.
+// This file contains rules that apply to only one provider. With the chat completions API, Gemini 3
+// requires clients to return its thought signatures. OpenAI refuses unknown fields.
 
 // Google accepts skipSignature in place of a signature for calls that another model made.
 const skipSignature = "skip_thought_signature_validator"

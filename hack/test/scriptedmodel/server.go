@@ -32,7 +32,7 @@ type Server struct {
 	connections atomic.Int64
 }
 
-// CountConnections lets a server that serves the model count its open connections.
+// CountConnections lets the model count the open connections of the HTTP server that serves it.
 func (s *Server) CountConnections(server *http.Server) {
 	server.ConnState = func(_ net.Conn, state http.ConnState) {
 		switch state {

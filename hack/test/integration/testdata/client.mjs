@@ -1,5 +1,5 @@
 // A Socket.IO client like those of OpenHands: it prints the events that it receives, and answers once.
-// Arguments: address, conversation, key, and the last event that it has.
+// Arguments: address, conversation, key, and the ID of the last event that the client has received.
 import { io } from "socket.io-client";
 
 const [address, conversation, key, last] = process.argv.slice(2);

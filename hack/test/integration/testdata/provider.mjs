@@ -1,6 +1,6 @@
 // An OpenID provider for tests: the certified oidc-provider with its development login, which accepts
 // any password. PEOPLE maps each person to their groups. POST /test/remove?person= removes a person
-// from the organisation, and POST /test/lifetime?seconds= sets the life of ID tokens.
+// from the organisation, and POST /test/lifetime?seconds= sets the lifetime of ID tokens.
 import { createServer } from 'node:http';
 import { generateKeyPairSync } from 'node:crypto';
 import Provider from 'oidc-provider';
