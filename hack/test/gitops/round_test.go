@@ -88,8 +88,8 @@ type round struct {
 	admin     string // path of the admin's kubeconfig
 }
 
-// TestEachGitOpsToolComputesTheHealthOfEveryState runs the tools' own code. Its results must match the
-// results of TestAllGitOpsToolsAgreeOnEveryState, which evaluates the health checks without the
+// TestEachGitOpsToolComputesTheHealthOfEveryState runs the tools' own code. Its results must match
+// the results of TestAllGitOpsToolsAgreeOnEveryState, which evaluates the health checks without the
 // tools.
 func TestEachGitOpsToolComputesTheHealthOfEveryState(t *testing.T) {
 	for _, u := range tools {
