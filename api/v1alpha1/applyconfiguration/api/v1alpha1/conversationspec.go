@@ -16,11 +16,11 @@ import (
 // restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped), which may change at any
 // time.
 //
-// The API server evaluates all rules at each write, including status writes. A rule here costs
-// twenty times as much as a rule on the field, so rules about single values are on their fields.
-// The webhook checks combinations of fields, and that no immutable field is added or removed.
-// Fields that refer to restricted objects are also checked here, so that a webhook of another
-// version cannot admit a change.
+// The API server evaluates all rules at each write, including status writes. A rule on this type
+// costs twenty times as much as a rule on a field, so rules about single values are on their
+// fields. The webhook checks combinations of fields, and that no immutable field is added or
+// removed. Rules on this type also check the fields that refer to restricted objects, so that a
+// webhook of another version cannot admit a change.
 type ConversationSpecApplyConfiguration struct {
 	// UserSettingsName names the UserSettings of the session's user, in the same namespace.
 	UserSettingsName *string `json:"userSettingsName,omitempty"`

@@ -71,8 +71,8 @@ type ConversationStatusApplyConfiguration struct {
 	// an owner. If another person becomes the owner of the UserSettings, the session ends, and that
 	// person does not see the Conversation over HTTP.
 	Owner *string `json:"owner,omitempty"`
-	// SessionClass is the class of the last start, recorded when the start got its pod. It includes
-	// the limits of the class at that time.
+	// SessionClass is the class that the session used when a user last started it, with the limits
+	// of the class at that time. It is recorded when the session gets its pod.
 	SessionClass *StartedClassApplyConfiguration `json:"sessionClass,omitempty"`
 	// Workspace is the storage of the session's files: Own (the Conversation's volume), Class (the
 	// class's volume), or Scratch (deleted with the pod). It is chosen at the first start. If the

@@ -7,7 +7,7 @@ package v1alpha1
 // MCPRemoteServerApplyConfiguration represents a declarative configuration of the MCPRemoteServer type for use
 // with apply.
 //
-// MCPRemoteServer is a tool server that runs elsewhere.
+// MCPRemoteServer is a tool server that runs outside the session.
 type MCPRemoteServerApplyConfiguration struct {
 	// URL of the server: http, https, ws or wss.
 	URL *string `json:"url,omitempty"`

@@ -12,7 +12,7 @@ type SecretsStoreApplyConfiguration struct {
 	// ProviderTokens are tokens for git providers, one for each provider. A session gets only the
 	// token of its repository's provider.
 	ProviderTokens []ProviderTokenApplyConfiguration `json:"providerTokens,omitempty"`
-	// CustomSecrets are environment variables of the agent with secret values.
+	// CustomSecrets become environment variables of the agent. Their values are secret.
 	CustomSecrets []CustomSecretApplyConfiguration `json:"customSecrets,omitempty"`
 }
 

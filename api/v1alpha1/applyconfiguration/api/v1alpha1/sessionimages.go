@@ -29,10 +29,11 @@ type SessionImagesApplyConfiguration struct {
 	// RunAsUser is the user ID and the group ID of sessions. Default: 1000. If RunAsUser is 0, the
 	// cluster chooses the IDs, as OpenShift requires.
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
-	// Runtime is how Parley's programs get into pods with another image than Parley's. Copy, the
-	// default, works everywhere: an init container copies the programs into the pod. With Mount,
-	// sessions start faster: the pod mounts Parley's image as a volume. Mount requires image volumes
-	// on all nodes of the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31 or newer.
+	// Runtime is how Parley's programs get into pods that use another image than Parley's. Copy,
+	// the default, works everywhere: an init container copies the programs into the pod. With
+	// Mount, sessions start faster: the pod mounts Parley's image as a volume. Mount requires image
+	// volumes on all nodes of the class: Kubernetes 1.36 or newer with containerd 2.1 or CRI-O 1.31
+	// or newer.
 	Runtime *apiv1alpha1.RuntimeDelivery `json:"runtime,omitempty"`
 }
 

@@ -7,8 +7,8 @@ package v1alpha1
 // SpendingLimitsApplyConfiguration represents a declarative configuration of the SpendingLimits type for use
 // with apply.
 //
-// SpendingLimits limit the costs of the model calls of all sessions together, by the prices of the
-// ConfigMap parley-models.
+// SpendingLimits limit the costs of the model calls of all sessions together, computed with the
+// prices in the ConfigMap parley-models.
 type SpendingLimitsApplyConfiguration struct {
 	// PerUser limits the costs of one person: the owner of the UserSettings. UserSettings without an
 	// owner count as a person. Sessions of all classes and namespaces count.

@@ -17,7 +17,8 @@ type StartedClassApplyConfiguration struct {
 	// Name of the SessionClass.
 	Name *string `json:"name,omitempty"`
 	// FirstAttempt is the value of status.firstAttempt at the time when this class was recorded. If
-	// status.firstAttempt is higher now, no class is recorded yet for the current start.
+	// status.firstAttempt is higher now, no class has been recorded since a user last started the
+	// session.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
 	// StartDeadline limits the duration of a start. Absent means no limit.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
@@ -36,7 +37,7 @@ type StartedClassApplyConfiguration struct {
 	// Max holds the largest lifetimes that the Conversation may request until its next start.
 	// Absent means no limits.
 	Max *LifetimeLimitsApplyConfiguration `json:"max,omitempty"`
-	// SignedSecret is true if the manager signed the Secret of this start. It is absent if an older
+	// SignedSecret is true if the manager signed the session's Secret. It is absent if an older
 	// version of Parley started the session: that version did not sign Secrets, and did not record
 	// max.
 	SignedSecret *bool `json:"signedSecret,omitempty"`

@@ -11,8 +11,8 @@ import (
 // WarmPodsApplyConfiguration represents a declarative configuration of the WarmPods type for use
 // with apply.
 //
-// WarmPods are pods that run without a session. A new session gets one of them, if it uses the image,
-// the resources and the workspace of the class.
+// WarmPods are pods that run without a session. A new session gets a warm pod if the session uses
+// the image, the resources and the workspace of the class.
 type WarmPodsApplyConfiguration struct {
 	// Size is the number of warm pods in each selected namespace.
 	Size *int32 `json:"size,omitempty"`
