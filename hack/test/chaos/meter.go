@@ -9,11 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
-
-	"github.com/parley-dev/parley/api/session"
 )
 
 // Every call has the same usage and thus the same cost.
