@@ -401,8 +401,8 @@ func (s *spending) compare(ctx context.Context, out io.Writer, r *report, phase 
 	}
 	row("ledger", all)
 	calls, most := s.model.count()
-	real := callCost.Times(calls)
-	line("the model's count\t%d\t$%s", calls, real)
+	charged := callCost.Times(calls)
+	line("the model's count\t%d\t$%s", calls, charged)
 	s.mu.Lock()
 	line("\nhighest amount spent or reserved in a month\t$%s", s.highest)
 	line("most calls in flight\t%d", most)
@@ -419,10 +419,10 @@ func (s *spending) compare(ctx context.Context, out io.Writer, r *report, phase 
 	}
 	// A killed session cannot report its calls in flight. The reservation of the session must cover
 	// the costs of these calls.
-	if real < all.settled || real > all.settled+all.unsettled+all.reserved {
-		r.violation(checkLedger, "%s: the model counts $%s", phase, real)
+	if charged < all.settled || charged > all.settled+all.unsettled+all.reserved {
+		r.violation(checkLedger, "%s: the model counts $%s", phase, charged)
 	}
-	if sessions == 0 && (real != all.settled || all.unsettled+all.reserved > 0) {
+	if sessions == 0 && (charged != all.settled || all.unsettled+all.reserved > 0) {
 		r.violation(checkLedger, "%s: the amounts differ, although no session was killed", phase)
 	}
 	if lost := calls - all.calls; lost > int64(sessions) {
