@@ -143,3 +143,26 @@ func recordedUsage(t *testing.T, p *pod) session.Usage {
 	return session.Usage{Calls: total.Calls, InputTokens: total.Input + total.CacheRead + total.CacheWrite,
 		OutputTokens: total.Output, Cost: total.Cost}
 }
+
+// An agent can rewrite the usage file and delete the journal of its session. The next attempt
+// continues to count from the usage in the archived journal.
+func TestAnAgentCannotResetTheUsageOfItsSession(t *testing.T) {
+	t.Parallel()
+	usage := &scriptedmodel.Usage{Input: 1000, Output: 100}
+	rewrite := calls(bash(`rm -rf .parley/*.json*; echo '{"session":{"calls":0,"cost":"0"}}' > .parley/usage.json`))
+	rewrite.Usage = usage
+	pod, model := scripted(t, func(d *session.Document) {
+		d.Models = session.Models{"scripted/model": {Input: "3", Output: "15"}}
+	}, rewrite, scriptedmodel.Step{Text: "Rewritten.", Usage: usage})
+	p := onScratch(t, pod)
+	p.doc.Scratch = false
+	p.begin(t)
+	p.waitReady(t)
+	eventually(t, "two calls are counted", func() bool { return p.usage(t).Calls == 2 })
+	p.stop(t)
+	p.resume(t)
+	p.waitReady(t)
+	if got, want := p.usage(t), spentBy(model); got != want {
+		t.Errorf("the usage is %+v, but the model counted %+v", got, want)
+	}
+}
