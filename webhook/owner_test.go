@@ -117,7 +117,7 @@ func TestRemovingAnOwnersGroupNeedsTheRightToImpersonateIt(t *testing.T) {
 	}
 	expectAccepted(t, ada.change(t, with(grouped), to("{language: de, "+grouped+"}")))
 	expectAccepted(t, lead.change(t, with(grouped), to("{}")))
-	// Without a group, nobody gains access if the owner is removed.
+	// If the owner has no group, bob may remove the owner. The facade may not.
 	expectAccepted(t, user(t, "oidc:bob", namespace).change(t, with(owned("oidc:ada", "")), to("{}")))
 	expectRefused(t, user(t, facadeUser, namespace).change(t, with(owned("oidc:ada", "")), to("{}")), "facade",
 		"spec.owner")

@@ -64,8 +64,8 @@ type SignIn struct {
 	Replace bool `json:"replace,omitempty"`
 }
 
-// SignInConflict is the response to a sign-in by link without Replace. The person must first
-// confirm the sign-in.
+// SignInConflict is the response to a sign-in by link that does not set Replace. The person must
+// first confirm the sign-in.
 type SignInConflict struct {
 	Detail string `json:"detail"`
 	// User is the owner of the link.

@@ -260,7 +260,7 @@ func TestChatEndsWhenTheTurnOfItsOwnMessageEnds(t *testing.T) {
 }
 
 // A message may become part of the turn that is running.
-func TestChatEndsWhenARunningTurnThatTookItsMessageEnds(t *testing.T) {
+func TestChatEndsWithTheRunningTurnThatReceivedItsMessage(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

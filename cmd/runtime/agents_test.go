@@ -101,11 +101,11 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	return &agent
 }
 
-// The function after limits a step to requests that contain the message and have this number of
-// tool results. The step answers all of these requests. Agents also send requests for other
+// withResults limits a step to requests that contain the message and have this number of tool
+// results. The step answers all of these requests. Agents also send requests for other
 // purposes, such as a title. Those requests have no tools or name another model, so the step does
 // not answer them.
-func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
+func withResults(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
 	step.When = func(request *scriptedmodel.Request) bool {
 		return request.Model == "model" && len(request.Tools) > 0 && results(request) == number && request.Contains(message)
@@ -153,10 +153,10 @@ func TestPublicAgentsWorkOnMessages(t *testing.T) {
 	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {
 			p, model := public(t, name, func(d *session.Document) { d.ToolServers = toolServers() },
-				after(2, "", says("There it is.")),
-				after(1, "And where?", calls(agent.where)),
-				after(1, "", says("It is made.")),
-				after(0, "work", calls(agent.run("echo made | tee made"))),
+				withResults(2, "", says("There it is.")),
+				withResults(1, "And where?", calls(agent.where)),
+				withResults(1, "", says("It is made.")),
+				withResults(0, "work", calls(agent.run("echo made | tee made"))),
 			)
 			p.start(t)
 			p.turnEnds(t, 1)
@@ -205,10 +205,10 @@ func TestPublicAgentsDoNotRunRejectedActions(t *testing.T) {
 			p, model := public(t, name, func(d *session.Document) {
 				d.Settings.ConfirmationMode, d.ToolServers = ptr.To(true), toolServers()
 			},
-				after(2, "", says("Nothing was made.")),
-				after(1, "And now?", calls(agent.where)),
-				after(1, "", says("Then not.")),
-				after(0, "work", calls(agent.ask("echo made | tee made"))),
+				withResults(2, "", says("Nothing was made.")),
+				withResults(1, "And now?", calls(agent.where)),
+				withResults(1, "", says("Then not.")),
+				withResults(0, "work", calls(agent.ask("echo made | tee made"))),
 			)
 			if !p.doc.Agent.Confirms {
 				t.Error("the catalogue does not say that it asks")
@@ -256,8 +256,8 @@ func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 			}
 			p, model := public(t, name, func(*session.Document) {},
 				after(remembered, "And then?", says("I remember.")),
-				after(1, "", says("It is made.")),
-				after(0, "work", calls(agent.run("echo made | tee made"))),
+				withResults(1, "", says("It is made.")),
+				withResults(0, "work", calls(agent.run("echo made | tee made"))),
 			)
 			p.start(t)
 			p.turnEnds(t, 1)
@@ -319,9 +319,9 @@ func TestTheDocumentedAgentCommandsWork(t *testing.T) {
 				d.Agent, d.ToolServers = documented(t, name),
 					toolServers()
 			},
-				after(2, "", says("It is made.")),
-				after(1, "", calls(agent.where)),
-				after(0, "work", calls(agent.run("echo made | tee made"))),
+				withResults(2, "", says("It is made.")),
+				withResults(1, "", calls(agent.where)),
+				withResults(0, "work", calls(agent.run("echo made | tee made"))),
 			)
 			p.start(t)
 			code, end := p.wait(t)

@@ -256,7 +256,7 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 		text += fmt.Sprintf(", as it was after event %d. Later events exist, and their changes to files are lost.",
 			contents.Event)
 	} else if contents.Attempt != s.env.attempt-1 {
-		// An attempt after the snapshot may have resumed the turn without a recorded event.
+		// A later attempt may have changed files before it recorded its first event.
 		text += fmt.Sprintf(", as attempt %d left it. If a later attempt changed files, these changes are lost.",
 			contents.Attempt)
 	} else {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestErrorsShowTheContextWindowOrTheRefusedPartOfARequest(t *testing.T) {
+func TestTheContextWindowAndTheRefusedPartAreReadFromErrors(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		status  int

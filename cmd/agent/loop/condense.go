@@ -33,9 +33,9 @@ const (
 	maxCondensedOutput = 2000
 	// maxWords is the maximum number of words that the agent asks the model to write in a summary.
 	maxWords = 2000
-	// minSaved is the estimated number of tokens that a summary must save after the provider has
-	// refused the request as too long. It is small because the estimate may be far too low: the
-	// summary may save many more tokens.
+	// minSaved is the minimum number of tokens that a summary must save after the provider has
+	// refused a request as too long. The agent only estimates how many tokens a summary saves. The
+	// real number may be much higher than the estimate, so the minimum is small.
 	minSaved = 200
 	// maxOverflows limits how many times the agent summarises the history for one request that the
 	// provider refuses as too long. maxSummaries limits the tries to get one summary from the

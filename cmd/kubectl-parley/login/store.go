@@ -143,7 +143,7 @@ func (s *Store) locked(ctx context.Context, facade string, do func() error) erro
 		select {
 		case <-time.After(lockInterval):
 		case <-ctx.Done():
-			return fmt.Errorf("another command uses the login: %w", ctx.Err())
+			return fmt.Errorf("another kubectl parley command is using the saved login: %w", ctx.Err())
 		}
 	}
 	return do()

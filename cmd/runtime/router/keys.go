@@ -164,8 +164,8 @@ func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	return masked.(T), nil
 }
 
-// masked masks a value. It masks a field name only if the name contains a value that is clearly a
-// key, because the fields of a result must match the schema.
+// masked masks the keys of tool servers in a JSON value. Field names must match the schema, so
+// masked changes a field name only if it contains text that is clearly such a key.
 func (k *keys) masked(value any, field string, in section) any {
 	switch value := value.(type) {
 	case string:

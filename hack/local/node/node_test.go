@@ -371,17 +371,17 @@ func TestPodReportsAMissingSecretAndStartsWhenItExists(t *testing.T) {
 	n.await(pod, "ready", ready)
 }
 
-// failing makes the selected requests fail. If the field answers is true, a selected request
-// reaches the API server, but its response is lost.
+// failing makes the selected requests fail. If losesResponse is true, a selected request reaches
+// the API server, but its response is lost.
 type failing struct {
 	http.RoundTripper
-	fails   func(*http.Request) bool
-	answers bool
+	fails         func(*http.Request) bool
+	losesResponse bool
 }
 
 func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
 	fails := f.fails(r)
-	if fails && !f.answers {
+	if fails && !f.losesResponse {
 		return nil, errors.New("no route to host")
 	}
 	answer, err := f.RoundTripper.RoundTrip(r)

@@ -78,14 +78,14 @@ type warmResult struct {
 	// filled is the time until the pool was full. cold counts the objects that got no warm pod.
 	filled time.Duration
 	cold   int
-	// spent and asked are the CPU time and the requests of the second half, including the refill of
+	// spent and asked are the CPU time and the requests of the second round, including the refill of
 	// the pool.
 	spent usage
 	asked map[string]int
 }
 
-// measureWarm measures starts from a pool. It has two halves. Each half creates as many objects as
-// the full pool has warm pods.
+// measureWarm measures starts from a pool, in two rounds. Each round creates as many objects as a
+// full pool has warm pods.
 func measureWarm(ctx context.Context, o options, r *report) error {
 	of := map[string][]warmResult{}
 	for turn := range o.turns {

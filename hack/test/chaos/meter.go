@@ -6,14 +6,13 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"path/filepath"
-	"sync/atomic"
+	"sync"
 	"time"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
-
-	"github.com/parley-dev/parley/api/session"
 )
 
 // Every call has the same usage and thus the same cost.
@@ -30,7 +29,9 @@ const (
 // meter is a stub of a model that counts its calls, as a provider does for its invoice.
 type meter struct {
 	*scriptedmodel.Server
-	inFlight, most atomic.Int64
+
+	mu             sync.Mutex
+	inFlight, most int
 }
 
 func newMeter() *meter {
@@ -46,17 +47,24 @@ func newMeter() *meter {
 
 // ServeHTTP answers after a random delay, so that calls are in flight when their session is killed.
 func (m *meter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	n := m.inFlight.Add(1)
-	defer m.inFlight.Add(-1)
-	for most := m.most.Load(); n > most && !m.most.CompareAndSwap(most, n); most = m.most.Load() {
-	}
+	m.begin(1)
+	defer m.begin(-1)
 	_ = cluster.Sleep(context.WithoutCancel(r.Context()), rand.N(longestCall))
 	m.Server.ServeHTTP(w, r)
 }
 
+func (m *meter) begin(calls int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inFlight += calls
+	m.most = max(m.most, m.inFlight)
+}
+
 // count returns the number of calls so far, and the highest number of calls in flight.
-func (m *meter) count() (calls, most int64) {
-	return int64(m.Spent().Input / callInput), m.most.Load()
+func (m *meter) count() (calls int64, most int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return int64(m.Spent().Input / callInput), m.most
 }
 
 // Names of ports.
@@ -70,9 +78,10 @@ const (
 // clock.
 func (i *installation) startReplicasOnS3(ctx context.Context, archive cluster.Process) error {
 	address := i.plane.Ports.Address(s3Port)
+	server := cluster.Process{Name: s3Port, Path: filepath.Join(i.binDir, "s3"),
+		Args: []string{"--bind-address=" + address}, Ready: cluster.HTTPProbe("http://"+address, nil)}
 	var err error
-	if i.s3, err = supervise(cluster.Process{Name: s3Port, Path: filepath.Join(i.binDir, "s3"),
-		Args: []string{"--bind-address=" + address}, Ready: cluster.HTTPProbe("http://"+address, nil)}, i.logs()); err != nil {
+	if i.s3, err = supervise(server, i.logs()); err != nil {
 		return err
 	}
 	if err := i.s3.await(ctx); err != nil {

@@ -29,7 +29,8 @@ func rewriteFiles(t *t) {
 		s.Spend = &v1alpha1.SpendingLimits{PerUser: &v1alpha1.SpendingLimit{Month: ptr.To("1")}}
 	})()
 	_, err := t.kubectl(t.ctx, "patch", "configmap", v1alpha1.ModelsName, "--namespace="+parleyNamespace, "--type=merge",
-		fmt.Sprintf(`--patch={"data":{%q:"scripted/model: {input: 3, output: 15, maxOutput: 1000}"}}`, session.ModelOverrides))
+		fmt.Sprintf(`--patch={"data":{%q:"scripted/model: {input: 3, output: 15, maxOutput: 1000}"}}`,
+			session.ModelOverrides))
 	t.must(err)
 	u := t.newUser()
 	settings := &v1alpha1.UserSettings{}

@@ -131,7 +131,7 @@ func TestThePageShowsAnAnswerWhileItIsWritten(t *testing.T) {
 }
 
 // The previews come from a real session with the shipped agent.
-func TestThePagePreviewsTheShippedAgent(t *testing.T) {
+func TestThePageShowsTextOfTheShippedAgentWhileItIsWritten(t *testing.T) {
 	seen, pause := filepath.Join(t.TempDir(), "seen"), make(chan struct{})
 	ada := newPerson(t, map[string]any{},
 		says("", bash("echo one; until test -e "+seen+"; do sleep 0.1; done; echo two")),
