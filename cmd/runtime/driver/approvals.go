@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// Errors for a refused request: the user's answer to a question, or the revocation of an approval.
+// These errors refuse a user's answer to a question, or a user's request to revoke an approval.
 const (
 	ErrNothingAsked   Conflict = "no action is waiting for confirmation"
 	ErrOtherQuestion  Conflict = "this question is no longer pending; nothing was approved or rejected"

@@ -84,7 +84,8 @@ func TestAMessageWithTheSameKeyIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// Go's JSON encoder writes six bytes for each "<".
+// The message's event is too large: it contains the text twice, and JSON needs six bytes for each
+// "<".
 func TestAnOversizedMessageIsRefusedAndTheSessionContinues(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()

@@ -277,7 +277,7 @@ func (h *history) foldRequest(e *session.Event) {
 		if state == session.StateRunning && h.state == session.StatePaused {
 			h.waiting = append(h.waiting, e.ID) // the agent continues without a message
 		}
-		if !h.held { // if a message is held, no turn can be changed
+		if !h.held { // a held message has no turn that could be stopped
 			h.requested, h.requestedAt = state, e.ID
 		}
 	}

@@ -25,9 +25,9 @@ func (d *Driver) canLeave() bool {
 	return accepts && !d.closed && !d.working && h.turn < 0 && h.asked == "" && (len(h.waiting) == 0 || h.held)
 }
 
-// Leave ends the session if it can leave and the condition is met. It reports whether the session
-// ends. If a message arrives at the same time, there are two cases. Either the message is recorded
-// and the session stays, or the session ends and the message gets ErrOver.
+// Leave ends the session if CanLeave allows it and the condition is met. It reports whether the
+// session ends. If a message arrives at the same time, there are two cases. Either the message is
+// recorded and the session stays, or the session ends and the message gets ErrOver.
 func (d *Driver) Leave(condition func() bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

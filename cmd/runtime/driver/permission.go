@@ -171,8 +171,9 @@ func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionO
 }
 
 // endQuestion returns the events that end the pending question about a call. They include the
-// user's answer, if there is one. An agent that does not read the reason of a rejection receives it
-// as the user's next message. Events that an earlier attempt recorded are left out. d.mu is held.
+// user's answer, if there is one. If the agent does not support reasons for rejections, the events
+// also include the reason as the user's next message. Events that an earlier attempt recorded are
+// left out. d.mu is held.
 func (d *Driver) endQuestion(id string) (events []session.Event) {
 	if id == "" || id != d.history.asked {
 		return nil

@@ -45,7 +45,7 @@ func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 			Meta:      acp.Meta{acp.MetaTurn: strconv.Itoa(t.message), acp.MetaMessage: strconv.Itoa(last)},
 		})
 		if err != nil {
-			return // the turn ends with the connection, or the message is too long
+			return // the connection is closed, or the message is too long for one notification
 		}
 	}
 }

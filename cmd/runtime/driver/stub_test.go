@@ -102,7 +102,7 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"deaf":   `{}`,
 			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
-			// With exactload, the stub acts like Parley's agent. With exact, it acts like Parley's
+			// The stub "exactload" acts like Parley's agent. The stub "exact" acts like Parley's
 			// agent after the loss of its sessions: session/load fails.
 			"exactload": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true}}`,
 			"steers": `{"loadSession":true,"mcpCapabilities":{"http":true},"promptCapabilities":{"image":true},` +

@@ -69,8 +69,8 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 	}
 	d.recordEnd(&end)
 	// The end of the turn is already recorded here, because EndTurn forgets the usage of the turn.
-	// In the other order, a crash between the two steps would resume the turn with its whole
-	// budget.
+	// If EndTurn came first and the runtime then crashed, the resumed turn would get its whole
+	// budget again.
 	if err := d.Model.EndTurn(); err != nil {
 		d.Log.Error("recording the end of a turn failed", "error", err)
 	}
@@ -88,7 +88,7 @@ func (d *Driver) recordEnd(end *ending) {
 	events := d.translator.flush()
 	ended := end.state == session.StateAwaiting || end.state == session.StateFinished
 	events = append(events, d.closeActions(stoppedAction, func(id string) bool {
-		return ended && d.translator.calls[id] != nil // the agent may report the end in its next turn
+		return ended && d.translator.calls[id] != nil // the agent may report the result in its next turn
 	})...)
 	if end.state == session.StateError {
 		d.Log.Error("the agent's turn failed", "reason", shortened(end.reason, maxLogged))
@@ -98,8 +98,8 @@ func (d *Driver) recordEnd(end *ending) {
 		}
 		events = append(events, failure)
 	}
-	// In a one-shot session, a waiting message can only be the user's reason for a rejection. The
-	// agent still has to work on this message.
+	// A one-shot session accepts no second message. A message that waits here is therefore the
+	// reason with which the user rejected an action, and the agent still has to read it.
 	if end.state == session.StateAwaiting && d.Doc.OneShot && len(d.history.waiting) == 0 {
 		end.state = session.StateFinished
 	}
@@ -180,7 +180,7 @@ func (d *Driver) beginTurn(t task) error {
 		d.translator.begin()
 	}
 	var events []session.Event
-	if d.history.retrying { // the wait ended with the earlier attempt
+	if d.history.retrying { // the earlier attempt ended while its agent waited for a retry
 		events = append(events, session.StateChange(session.StateRunning, ""))
 	}
 	if t.resumed && !d.agent.remembers() {

@@ -100,7 +100,7 @@ func (e *endpoint) url(call route, query string) *url.URL {
 		path = "/v1"
 	}
 	path += call.path
-	target.Path, _ = url.PathUnescape(path) // it was escaped before
+	target.Path, _ = url.PathUnescape(path) // cannot fail: every part of the path is escaped
 	target.RawPath = path
 	target.RawQuery = strings.Trim(target.RawQuery+"&"+query, "&")
 	return &target

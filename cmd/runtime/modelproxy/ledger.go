@@ -80,8 +80,8 @@ type account struct {
 	lastEnd time.Time
 	// waiting is the sum of the highest possible costs of calls that wait for a reservation.
 	waiting session.Dollars
-	// spent is the sum of all costs. reported is the part of spent that the last answered report
-	// included. granted is the reservation for costs beyond reported.
+	// spent is the sum of all costs. reported is the sum of the costs in the last report that the
+	// archive answered. granted is the reservation for all costs that are not in that report.
 	spent, reported, granted session.Dollars
 	// frozen is set while a request that may change the reservation is in flight. Until the answer
 	// arrives, no call may use the free part of the reservation.

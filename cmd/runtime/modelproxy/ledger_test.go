@@ -192,7 +192,7 @@ func TestTheWholeContextWindowIsReservedIfTheInputSizeIsUnknown(t *testing.T) {
 			`"mimeType":"image/png"}}]}]`, true},
 	} {
 		bank := newBank(t, session.SpendLimits{Month: 100 * session.Dollar})
-		bank.claims.PerUser.Day = session.Dollar // so that only the need is reserved
+		bank.claims.PerUser.Day = session.Dollar // a low limit: the session reserves only what the call needs
 		s := serve(t, newUpstream(t, answerJSON(chatAnswer)).URL, bank.limited("u"))
 		s.must(t, c.path, `{"model":"claude",`+c.body+`}`)
 		const window = 75 * cent // 200,000 tokens at the price of cache writes

@@ -107,7 +107,7 @@ func TestMaxCallsLimitsCallsOutsideOfTurns(t *testing.T) {
 }
 
 func TestMaxBudgetLimitsATurn(t *testing.T) {
-	u := newUpstream(t, answerEvents(messagesEvents)) // 0.001425 each
+	u := newUpstream(t, answerEvents(messagesEvents)) // each call costs $0.001425
 	for budget, calls := range map[string]int{"0.001425": 1, "0.0014250001": 2, "0.0014249999": 1, "0.004275": 3, "0": 0,
 		"1000": 5} {
 		var h heard

@@ -18,7 +18,7 @@ import (
 )
 
 // talkative returns a server that repeats its key in every response. After a progress notification,
-// the server waits for a value from the channel heard.
+// the server waits until the test closes the channel.
 func talkative(heard <-chan struct{}) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "tell", Description: "with " + apiKey},

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// altered returns a server whose results are changed by the function alter. The server uses the
-// newer protocol without a handshake, and responds with JSON instead of an event stream.
+// altered returns a server whose results are changed by the function alter. The server also
+// supports the newer protocol. It responds with JSON instead of an event stream.
 func altered(alter func(mcp.Result)) http.Handler {
 	server := newServer()
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
@@ -120,7 +120,8 @@ func TestACachedResourceKeepsItsURI(t *testing.T) {
 			r.TTLMs = 60_000
 		}
 	})
-	// The SDK caches only results of servers with the newer protocol, which has no handshake.
+	// The server refuses the handshake of the older protocol, because the SDK caches results only
+	// with the newer protocol.
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t,
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)

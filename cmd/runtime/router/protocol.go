@@ -13,8 +13,8 @@ const (
 
 // greeting decides whether to connect to a server with the handshake or with the newer protocol.
 type greeting struct {
-	// newer is set if the server last answered to the newer protocol. answered is set if the server
-	// has ever answered. Until then, the attempts alternate between both protocols.
+	// newer is set if the last successful connection used the newer protocol. answered is set after
+	// the first successful connection. Until then, the attempts alternate between both protocols.
 	newer, answered bool
 	// tries counts the attempts since the server last answered.
 	tries int

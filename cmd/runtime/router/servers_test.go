@@ -100,7 +100,7 @@ func newServer() *mcp.Server {
 		case <-release:
 			return say("waited"), nil
 		case <-ctx.Done():
-			if in.Text != "" { // the file records the cancellation
+			if in.Text != "" { // the text names a file that records the cancellation
 				_ = os.WriteFile(in.Text, []byte("cancelled"), 0o600)
 			}
 			return nil, ctx.Err()

@@ -66,7 +66,7 @@ func startPiped(cmd *exec.Cmd, stderr io.Closer) (child *process.Child, input, o
 	}
 	cmd.Stdin, cmd.Stdout = childIn, childOut
 	child, err = process.Start(cmd, func(ended *process.Child) {
-		ended.Kill() // processes that it left would hold its output open
+		ended.Kill() // otherwise, child processes of the server could keep its output open
 		_ = stderr.Close()
 	})
 	_, _ = childIn.Close(), childOut.Close()
