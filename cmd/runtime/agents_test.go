@@ -24,10 +24,10 @@ import (
 func init() { patience = 3 * time.Minute }
 
 type publicAgent struct {
-	// run returns a model's tool call that runs a shell command. ask returns a call with the same
-	// command that makes the agent ask for permission.
+	// run and ask return a model's tool call that runs a shell command. A call from ask makes the
+	// agent ask for permission first.
 	run, ask func(command string) scriptedmodel.Call
-	// where is a call to local_where, a tool of the session.
+	// The field where is a call to local_where, a tool of the session.
 	where scriptedmodel.Call
 }
 

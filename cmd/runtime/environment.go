@@ -91,8 +91,8 @@ func (s *run) writeDocument() error {
 	return nil
 }
 
-// create writes a new file. It does not wait for the disk: a restarted container gets the document
-// again.
+// create writes a new file. It does not sync the file to the disk, because a restarted container
+// receives the document again.
 func create(path string, content []byte) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -151,8 +151,8 @@ func answered(t *testing.T, p *pod) {
 	}
 }
 
-// anyAddress returns another URL of the same server. Clients never send requests for a loopback
-// address to a proxy, but they do so for this URL.
+// anyAddress returns another URL of the same server. Clients never use a proxy for a loopback
+// address, but they use a proxy for this URL.
 func anyAddress(url string) string { return strings.Replace(url, "127.0.0.1", "0.0.0.0", 1) }
 
 func TestAContainerImageCannotDivertOrPrintKeys(t *testing.T) {

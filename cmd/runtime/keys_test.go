@@ -22,7 +22,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/gitserver"
 )
 
-// nobody is a user ID without any rights, like the user ID of a session's pod.
+// The constant nobody is a user ID without any rights, like the user ID of a session's pod.
 const nobody = 54321
 
 // asNobody runs the session as the user nobody. It gives that user access to the programs and the

@@ -134,7 +134,7 @@ func (s *run) changes(ctx context.Context) *session.Ending {
 	switch {
 	case errors.Is(err, workspace.ErrNoRepository) && s.doc.Repository == nil:
 		return ending
-	case err != nil: // also a clone with a git feature that is not supported
+	case err != nil: // for example, the clone uses an unsupported git feature
 		ending.Repository, ending.Patch, ending.Unrestored = true, notCompared, true
 		return ending
 	}

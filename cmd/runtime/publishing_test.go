@@ -165,7 +165,7 @@ func TestAPullRequestWaitsForTheUsersApproval(t *testing.T) {
 		d.Settings.ConfirmationMode = new(true)
 	}, calls(bash(commitOnABranch)), calls(pullRequest("Fix it")), says("Done."))
 	p.start(t)
-	asked(session.StateConfirmed)(t, p) // the command
+	asked(session.StateConfirmed)(t, p) // approves the command
 	eventually(t, "the agent asks about the pull request", func() bool {
 		lines := p.eventLines(t)
 		return strings.Contains(strings.Join(lines, "\n"), "create_pull_request") &&

@@ -50,7 +50,7 @@ var ways = [][]way{{killed}, {stopped}, {killed, stopped}, {stopped, killed}, {k
 // that the mark's step was done.
 var marks = []string{"edit-one.txt", "step-run", "step-commit", "step-push", "edit-two.txt"}
 
-// made maps the files that the turn creates in the clone to their contents.
+// The map made holds the files that the turn creates in the clone, with their contents.
 var made = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-two.txt": "two\n"}
 
 // turnSteps returns the steps of a model. The model edits a file, runs a command, commits, pushes

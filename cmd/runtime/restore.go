@@ -286,8 +286,8 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 }
 
 // actionsAfter lists the agent's actions after an event. It ignores notices, and states other than
-// running. If it ignores all events after the given event, it returns nil. If none of the remaining
-// events is an action, it returns an empty list.
+// running. If all later events are ignored, it returns nil. If the later events that are not
+// ignored include no action, it returns an empty list.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0
 	err = s.journal.Events(event+1, func(e *session.Event) bool {

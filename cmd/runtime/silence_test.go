@@ -144,7 +144,7 @@ func TestASessionThatDoesNotEndAfterASignalIsKilled(t *testing.T) {
 	}
 }
 
-// A session at its memory limit does not respond before the kernel kills it.
+// A session at its memory limit stops responding before the kernel kills it.
 func TestASessionKilledBySomethingElseIsNotReportedAsUnresponsive(t *testing.T) {
 	for name, c := range map[string]struct{ kills, reason string }{
 		"the kernel, for its memory": {"oom 1\noom_kill 1\n", session.OOMKilled},

@@ -242,7 +242,7 @@ func TestARestartedContainerWaitsForItsSession(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting)}))
 	p.start(t)
-	p.killSession(t) // the container has no session yet
+	p.killSession(t) // before the first Bind
 	p.start(t)
 	p.bindReady(t)
 	eventually(t, "the agent runs", func() bool { return p.runs(t) == 1 })

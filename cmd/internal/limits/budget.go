@@ -57,7 +57,8 @@ const (
 const (
 	// MaxWait is the longest time for which a request waits for a resource.
 	MaxWait = 10 * time.Second
-	// MinWake is the number of bytes that a shorter waiting message counts as.
+	// MinWake is the minimum number of bytes that a waiting message counts as, even if it is
+	// shorter.
 	MinWake = 64 << 10
 	// maxWakes limits the bytes of all waiting messages together.
 	maxWakes = 64 << 20
@@ -235,8 +236,8 @@ func (b *Budget) add(user string, r Resource, size int64) {
 }
 
 // grant grants the resource to the waiters in their order. It skips a waiter whose user is at the
-// limit per user. If another waiter does not fit in the total, all waiters after it must wait too.
-// Only for Responses, grant skips such a waiter.
+// limit per user. If another waiter does not fit in the total limit, all waiters after it must wait
+// too. For Responses, however, grant skips a waiter that does not fit.
 func (b *Budget) grant(r Resource) {
 	full := false
 	b.waiting[r] = slices.DeleteFunc(b.waiting[r], func(w *waiter) bool {

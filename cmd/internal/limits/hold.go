@@ -102,7 +102,7 @@ func (r *reader) Read(p []byte) (int, error) {
 }
 
 // Retry calls work(), which adds amounts to the hold. If an amount is refused, Retry releases the
-// hold, waits until there is room, and calls work() again, for at most MaxWait.
+// hold, waits until there is room, and calls work() again. Retry gives up after MaxWait.
 func (h *Hold) Retry(ctx context.Context, work func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, MaxWait)
 	defer cancel()

@@ -207,7 +207,7 @@ func TestTheNextComparisonWaitsUntilACancelledComparisonEnds(t *testing.T) {
 	defer writer.Close()
 	giveUp()
 	<-first
-	// Without the pipe, a second comparison would succeed if it did not wait for the first comparison.
+	// Remove the pipe, so that only the first comparison can delay the second comparison.
 	if err := os.Rename(pipe, filepath.Join(t.TempDir(), "pipe")); err != nil {
 		t.Fatal(err)
 	}

@@ -121,7 +121,7 @@ func (k *Keeper) awaitSegment(ctx context.Context) bool {
 // handOver hands over one segment. If the archive's position is unknown, it requests the position
 // instead.
 func (k *Keeper) handOver(ctx context.Context) error {
-	select { // the name of a journal comes from its first event
+	select { // wait for the first event, from which the journal's name is computed
 	case <-k.journal.More(0):
 	case <-ctx.Done():
 		return ctx.Err()

@@ -18,8 +18,8 @@ import (
 
 const (
 	masked = "***"
-	// shortest is the minimum length of a masked value. A shorter value occurs in many texts by
-	// chance, and the mask would then reveal it.
+	// shortest is the minimum length of a masked value. A shorter value also occurs in ordinary
+	// words, and a masked word would reveal the value.
 	shortest = 4
 	// shortestPart is the minimum length of a masked part. A part is one line of a value or one of
 	// its encodings.
@@ -86,8 +86,8 @@ type mask struct {
 	// first byte.
 	forms   []string
 	byFirst [256][]string
-	// begins contains a bit for each pair of bytes. The bit is set if a form starts with these
-	// bytes. It speeds up the search in texts without a secret.
+	// The bitmap begins contains a bit for each pair of bytes. The bit is set if a form starts with
+	// these bytes. The bitmap speeds up the search in texts without a secret.
 	begins [1 << 16 / 8]byte
 }
 

@@ -12,7 +12,7 @@ import (
 
 // Store holds a session's secret values by their keys in the session Secret.
 type Store struct {
-	values map[string]string // by their variables
+	values map[string]string // by the names of their environment variables
 	mask   atomic.Pointer[mask]
 }
 

@@ -82,8 +82,9 @@ func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string 
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
 	case killedByOthers:
-		// In this case, do not report missed probes: the process that killed the session had its
-		// own reason. A session that is short of memory also misses probes before it is killed.
+		// The kernel or another process killed the session, not the supervisor. The supervisor does
+		// not know why, even if the session missed probes: a session that is short of memory also
+		// misses probes before it is killed.
 	case c.silent:
 		return endedAsSilent
 	}

@@ -15,12 +15,13 @@ const maxSilences = 3
 var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 200 ")
 
 // probe probes the session periodically. After each probe, it sends the number of failed probes in
-// a row. The kubelet could do the same, but a liveness probe would make every pod object larger.
+// a row to the returned channel. The kubelet could do the same, but a liveness probe would make
+// every pod object larger.
 func probe(config Config) <-chan int {
 	silent := make(chan int)
 	go func() {
-		for failures := 0; ; {
-			time.Sleep(config.AskInterval) // until this process exits
+		for failures := 0; ; { // until this process exits
+			time.Sleep(config.AskInterval)
 			if answers(config.BindAddress, config.AskTimeout) {
 				failures = 0
 			} else {

@@ -148,8 +148,8 @@ func killOrphans() {
 		for _, orphan := range children() {
 			_ = syscall.Kill(orphan, syscall.SIGKILL)
 		}
-		// The kernel takes a moment to end the processes, and it sends no signal when an orphan
-		// becomes a child.
+		// The kernel takes a moment to end the processes. It sends no signal when an orphan becomes
+		// a child of this process, so poll.
 		time.Sleep(time.Millisecond)
 	}
 }

@@ -192,7 +192,7 @@ func TestMissedProbesAreCountedUntilAnAnswer(t *testing.T) {
 }
 
 func TestOnlyAllowedVariablesReachTheRuntime(t *testing.T) {
-	for _, variable := range os.Environ() { // restored after the test
+	for _, variable := range os.Environ() { // t.Setenv restores the variables after the test
 		name, value, _ := strings.Cut(variable, "=")
 		t.Setenv(name, value)
 	}

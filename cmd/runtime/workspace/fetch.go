@@ -62,7 +62,7 @@ func init() {
 func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	bounded, cancel := context.WithTimeout(ctx, o.Patience)
 	defer cancel()
-	// Jitter spreads the retries of sessions that lost the same host.
+	// Jitter spreads the retries of sessions that failed to reach the same host at the same time.
 	retry := wait.Backoff{Duration: cmp.Or(o.RetryDelay, firstRetry), Factor: 2, Jitter: 0.5, Steps: math.MaxInt,
 		Cap: lastRetry}
 	var trouble error
@@ -71,7 +71,7 @@ func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 		switch {
 		case err == nil:
 			return nil
-		case bounded.Err() != nil: // the timeout is less helpful than the earlier error
+		case bounded.Err() != nil: // keep the earlier error, which explains more than the timeout
 		case !unreachable(err), noSuchHost(err) && attempt == nameAttempts:
 			return o.explain(remote, err)
 		default:
