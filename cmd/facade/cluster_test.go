@@ -86,7 +86,8 @@ func TestAListDoesNotWaitForADeletionThatTheCacheMissed(t *testing.T) {
 		t.Fatal(err)
 	}
 	watch.find()
-	// A list waits up to two seconds for writes of this facade. This list must end earlier.
+	// A list waits up to two seconds until the writes of this facade are in the cache. The cache
+	// may never receive this deletion, so the list must not wait for it.
 	limited, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 	defer stop()
 	if err := objects.ConversationsOf(limited, ada.settings(t),

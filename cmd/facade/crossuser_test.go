@@ -86,7 +86,7 @@ func TestNoCallReachesAnotherPersonsConversation(t *testing.T) {
 			if strings.Contains(c.path, "{id}") {
 				attempts++
 				code, body := bob.ask(t, c)
-				// OpenHands answers 200 for an unknown conversation to these two calls.
+				// As in OpenHands, these two calls return 200 even if the conversation is unknown.
 				unknown := c == call{"GET", "/api/conversations/{id}"} && body == "null" ||
 					c == call{"DELETE", "/api/conversations/{id}"} && body == "false"
 				if code != http.StatusNotFound && (code != http.StatusOK || !unknown) {

@@ -96,7 +96,7 @@ func TestBodiesMustBeJSONObjects(t *testing.T) {
 func TestLargeBodiesAndFrequentRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t, "--max-body-bytes=1000", "--user-rate=0.2", "--user-burst=21")
-	ada := newcomer(t).atFacade(t, f.URL) // counts as 1 of 21 requests; a change of settings counts as 10
+	ada := newcomer(t).atFacade(t, f.URL) // atFacade sends 1 of 21 requests; a change of settings counts as 10
 	ada.post(t, "/api/settings", `{"language": "`+strings.Repeat("x", 1000)+`"}`).wants(t, 413).says(t,
 		`{"detail": "Request body too large: at most 1000 bytes"}`)
 	ada.post(t, "/api/settings", `{"language": "en"}`).wants(t, 200)

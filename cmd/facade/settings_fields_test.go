@@ -103,7 +103,7 @@ func TestEachSettingIsStoredKeptClearedAndValidated(t *testing.T) {
 		t.Run(c.field, func(t *testing.T) {
 			t.Parallel()
 			ada := newPerson(t, "ada")
-			// Another setting must not change.
+			// A second setting must keep its value.
 			other, otherValue := "git_user_name", "Bystander"
 			if c.field == other {
 				other, otherValue = "security_analyzer", "bystander"

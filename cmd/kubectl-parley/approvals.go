@@ -28,8 +28,8 @@ type question struct {
 	answerable time.Time
 }
 
-// approval is a user's approval of all similar actions, which the agent then runs without a
-// question.
+// approval is a user's approval of an action and of all similar actions. The agent then runs such
+// actions without a question.
 type approval struct {
 	id   int
 	text string

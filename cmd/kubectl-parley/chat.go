@@ -53,10 +53,10 @@ type chat struct {
 	// that was printed last; empty if something else was printed after the call.
 	openCalls map[string]openCall
 	lastCall  string
-	// writing is the part of the agent's unfinished message that is on the screen. outputs contains
-	// the parts of running commands' outputs that are on the screen, by the event ID of the
-	// command's action. midLine is set while the cursor is at the end of the unfinished message, on
-	// the same line.
+	// writing is the part of the agent's unfinished message that is on the screen. outputs
+	// contains, for each running command, the part of its output that is on the screen. The key is
+	// the event ID of the command's action. midLine is set while the cursor is at the end of the
+	// unfinished message, on the same line.
 	writing printed
 	outputs map[int]*printed
 	midLine bool
@@ -119,7 +119,7 @@ func (c *chat) run(ctx context.Context, cluster *cluster, name string) error {
 		if user.stopReason(ctx, name) == "" {
 			return err
 		}
-		c.historyEnd = -1 // no archive has its events
+		c.historyEnd = -1 // no archive has the events of this session
 	}
 	if c.historyEnd < 0 {
 		close(c.historyShown)

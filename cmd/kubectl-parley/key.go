@@ -88,8 +88,8 @@ func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error)
 	return uid, client.IgnoreNotFound(err)
 }
 
-// awaitKey waits until the operator has created a key in a Secret whose UID differs from old, and
-// has published the key's hash. The facade accepts the key only then.
+// awaitKey waits until the operator has created a key in a Secret whose UID is not the argument
+// old, and has published the key's hash. The facade accepts the key only then.
 func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
 	p := newProgress(c.ErrOut)
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {

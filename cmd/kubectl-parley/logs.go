@@ -68,8 +68,8 @@ func (l *logs) run(ctx context.Context, c *cluster, name string) error {
 	}
 }
 
-// awaitProcess waits until the session has a process whose ID differs from last, and returns this
-// ID. It returns an empty string if the session has stopped.
+// awaitProcess waits until the session has a process whose ID is not the argument last, and returns
+// the ID. It returns an empty string if the session has stopped.
 func (c *cluster) awaitProcess(ctx context.Context, p *progress, name, last string) (process string, err error) {
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		conv, found, err := c.process(ctx, name)

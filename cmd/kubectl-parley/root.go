@@ -88,7 +88,7 @@ func (p *plugin) connect() (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // rely on the API server's priority and fairness
+	config.QPS = -1 // rely on API Priority and Fairness of the API server
 	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, err

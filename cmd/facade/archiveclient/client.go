@@ -76,7 +76,8 @@ func New(address, caFile string, token func(uid string) (string, error)) *Client
 		client: &http.Client{Transport: transport}}
 }
 
-// get requests a path of a Conversation. Reading the response fails if the archive stalls.
+// get sends a GET request for data of a Conversation. Reading the response fails if the archive
+// stalls.
 func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, error) {
 	token, err := c.token(uid)
 	if err != nil {
@@ -85,7 +86,7 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 	return c.getWith(ctx, token, session.ArchiveRoot+url.PathEscape(uid)+path)
 }
 
-// getWith requests a path of the archive with a token.
+// getWith sends a GET request with this token to the archive.
 func (c *Client) getWith(ctx context.Context, token, path string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.root+path, http.NoBody)

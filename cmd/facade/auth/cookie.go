@@ -18,8 +18,8 @@ import (
 )
 
 // cookieLifetime is the lifetime of a cookie: one working day. If the session key changes, the
-// cookie becomes invalid at once. The cookie of a person expires together with the ID token, if the
-// token expires earlier.
+// cookie becomes invalid at once. If a person's ID token expires sooner, the cookie expires
+// together with the token.
 const cookieLifetime = 12 * time.Hour
 
 const linkLifetime = 10 * time.Minute

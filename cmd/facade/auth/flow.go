@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// The name of a flow's cookie is flowPrefix and the OAuth state, so that a browser can have
-	// several flows. flowLifetime is the time in which the person must sign in at the provider.
-	// maxFlows limits the number of these cookies, because proxies limit the headers of a request.
+	// The cookie of a sign-in flow is named flowPrefix plus the OAuth state, so that a browser can
+	// have several flows. flowLifetime is the time in which the person must sign in at the
+	// provider. maxFlows limits how many such cookies a browser has, because proxies limit the
+	// headers of a request.
 	flowPrefix   = "parley-signin-"
 	flowLifetime = 10 * time.Minute
 	maxFlows     = 4

@@ -85,8 +85,8 @@ type Options struct {
 // New connects to the cluster. Start fills the cache.
 func New(ctx context.Context, cfg *clientrest.Config, namespace string, options Options) (*Cluster, error) {
 	cfg = clientrest.CopyConfig(cfg)
-	// No client-side rate limit: the API server has priority and fairness, and the facade limits
-	// each user.
+	// Disable the client-side rate limit: the API server protects itself with API Priority and
+	// Fairness, and the facade limits each user.
 	cfg.QPS = -1
 	// Ignore the webhook's warnings about missing keys: the facade writes the keys right after the
 	// object.

@@ -62,7 +62,7 @@ func tooLargeForEtcd(err error) bool {
 }
 
 // clusterFault matches the message of a refusal that the request did not cause. Only the message
-// distinguishes such a refusal from the refusal of a policy.
+// distinguishes such a refusal from a policy's refusal.
 var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
 // IsForbidden reports whether a quota or policy refuses a request. It is false for errors that the

@@ -39,8 +39,8 @@ func (c *Cluster) UsersByOwner(ctx context.Context, username string) ([]v1alpha1
 // Audience is the audience of Kubernetes tokens for the HTTP API.
 const Audience = "parley"
 
-// ReviewToken asks the API server for the user of a token with the audience of the HTTP API. The
-// username is empty if the token is not valid.
+// ReviewToken asks the API server which user a token belongs to. The username is empty if the token
+// is not valid, or not issued for Audience.
 func (c *Cluster) ReviewToken(ctx context.Context, token string) (username string, groups []string, err error) {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token,
 		Audiences: []string{Audience}}}

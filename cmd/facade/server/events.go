@@ -87,8 +87,8 @@ func (r eventRange) query() url.Values {
 	return query
 }
 
-// pager reads a page of events and counts its bytes in the hold. If events are large, the page may
-// have fewer events than r.limit.
+// pager reads a page of events. The bytes of the page count towards the memory limits on responses.
+// If events are large, the page may have fewer events than r.limit.
 type pager func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error)
 
 // pages returns a pager that reads from the session while it runs, else from the archive.
@@ -166,12 +166,12 @@ type archivedPage struct {
 	eventRange
 	hold *limits.Hold
 	size int
-	// refused is the error of an event that did not fit in the hold.
+	// refused is the error if the memory limits on responses had no room for an event.
 	refused error
 }
 
-// add adds an event. It returns false if the page is complete, or if the hold has no room for the
-// event.
+// add adds an event. It returns false if the page is complete, or if the memory limits on responses
+// have no room for the event.
 func (p *archivedPage) add(id int, event json.RawMessage) bool {
 	switch {
 	case p.end >= 0 && id > p.end:
@@ -194,9 +194,9 @@ func (p *archivedPage) add(id int, event json.RawMessage) bool {
 // errGap reports that events were removed between the reads of two pages.
 var errGap = errors.New("events changed while they were read")
 
-// visitEvents visits the events from an ID on, page by page. If a page does not fit in the hold,
-// visitEvents waits and retries. It waits for the first page only if waitForFirst is set. visited
-// is true if at least one event was visited.
+// visitEvents visits the events from an ID on, page by page. If the memory limits on responses have
+// no room for a page, visitEvents waits and retries. It waits for the first page only if
+// waitForFirst is set. visited is true if at least one event was visited.
 func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, waitForFirst bool,
 	visit func(live.Event) error) (visited bool, err error) {
 	defer hold.Release()

@@ -29,7 +29,7 @@ import (
 type SignInOptions struct {
 	// Provider is nil if people do not sign in with a provider.
 	Provider *identity.Provider
-	// ClientSecretFile contains the secret of the page's client; empty for a client without a
+	// ClientSecretFile contains the secret of the page's OAuth client; empty if this client has no
 	// secret.
 	ClientSecretFile string
 	Scopes           []string
@@ -103,8 +103,8 @@ func (s *server) beginSignIn(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// oauth returns the configuration of the page's client. The secret is read at each use, so that a
-// rotated secret is used at once.
+// oauth returns the configuration of the page's OAuth client. The secret is read at each use, so
+// that a rotated secret is used at once.
 func (s *server) oauth(ctx context.Context, redirectURI string) (*oauth2.Config, error) {
 	options := s.options.SignIn
 	endpoint, err := options.Provider.Endpoint(ctx)

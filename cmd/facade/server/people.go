@@ -27,8 +27,8 @@ type Onboarder interface {
 }
 
 const (
-	// Requests with a token cause an onboarding of the same person at most once per onboardEvery.
-	// After a failure, onboardRetry applies instead.
+	// onboardEvery is the shortest interval between two onboardings of the same person by requests
+	// with a token. After a failed onboarding, the shortest interval is onboardRetry.
 	onboardEvery = 30 * time.Second
 	onboardRetry = 5 * time.Second
 	// maxOnboarded limits the people whose last onboarding is kept in memory.

@@ -19,8 +19,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// needsKey is the response to a user who requests a sign-in link with a cookie instead of the
-// session key.
+// needsKey refuses to create a sign-in link for a request without the session key.
 var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requires the session key; "+
 	"being signed in is not enough")
 

@@ -243,7 +243,7 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 }
 
 const (
-	// followPause is the longest delay until a socket follows its session again.
+	// followPause is the longest delay before a socket tries again to read events of its session.
 	followPause = 2 * time.Second
 	// lastReads is the number of times that a socket reads the archive after the end of its
 	// session. The last events may reach the archive late.

@@ -210,8 +210,9 @@ func message(err error) string {
 	return string(text)
 }
 
-// send sends past events, then new events. Of the past changes of the agent's state, it sends only
-// the last, after all other past events, because earlier states are stale.
+// send sends past events, then new events. From the past events, it omits all changes of the
+// agent's state except the last change, because earlier states are stale. It sends the last change
+// after the other past events.
 func (s *Client) send(ctx context.Context, c Conversation, after int) error {
 	var state *live.Event
 	err := c.Backlog(ctx, after, func(e live.Event) error {

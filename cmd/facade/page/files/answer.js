@@ -87,7 +87,7 @@ export class Answer {
     const running = item.status === 'RUNNING';
     this.question.ask(running && agent === 'awaiting_user_confirmation' ? asked() : null);
     this.status = item.status;
-    this.finished = item.status === 'STOPPED' && item.reason === 'Completed'; // it accepts no more messages
+    this.finished = item.status === 'STOPPED' && item.reason === 'Completed'; // no more messages are accepted
     this.fitStatus();
   }
 

@@ -3,8 +3,8 @@ import { h } from './render.js';
 import { visible } from './text.js';
 
 const context = 3;
-// most limits the search for the shortest edit script. If more lines were added and removed in
-// total, all old lines are shown as removed, and all new lines as added.
+// The constant most is the maximum length of an edit script, in added and removed lines. If the
+// shortest edit script is longer, all old lines are shown as removed, and all new lines as added.
 const most = 600;
 
 const linesOf = (text) => {

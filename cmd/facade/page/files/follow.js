@@ -24,7 +24,7 @@ async function until(state, work, signal) {
   }
 }
 
-// untilShown waits until the page is visible, but not longer than glance.
+// untilShown waits until the page is visible, but at most glance milliseconds.
 export const untilShown = (signal) => until('visible', (either) => pause(glance, either), signal);
 
 // streamWhileShown reads a stream until the page is hidden. All pages of a browser share few
@@ -45,7 +45,7 @@ function rest(milliseconds, signal) {
 // follow watches a conversation, and reconnects after lost connections. It calls
 // - item() when the conversation may have changed,
 // - event() for each event, once and in order,
-// - preview(), if given, with text that no event contains yet; it replaces the previous preview,
+// - preview(), if given, with text that no event contains yet; a preview replaces the last preview,
 // - connected() when the connection is lost or restored,
 // - reset() when the session has lost its journal; the events of the new journal follow,
 // - away() with the agent's state, instead of event(), while the page is hidden.

@@ -8,7 +8,7 @@ import { busy, h, show } from './render.js';
 
 const taskTypes = [['', 'Not set'], ['MERGE_CONFLICTS', 'Merge conflicts'], ['FAILING_CHECKS', 'Failing checks'], ['UNRESOLVED_COMMENTS', 'Unresolved comments'], ['OPEN_ISSUE', 'Open issue']];
 
-// some returns the fields that are not null, or undefined if all are null.
+// The function some returns the fields that are not null, or undefined if all are null.
 function some(read) {
   const set = Object.entries(read).filter(([, value]) => value !== null);
   return set.length > 0 ? Object.fromEntries(set) : undefined;
@@ -37,7 +37,7 @@ const microagent = () => grouped('create_microagent', 'Create a microagent', (na
 // isEmpty tells whether a request has no repository and nothing for the agent to do.
 const isEmpty = (request) => Object.entries(request).every(([name, value]) => value === undefined || ['conversation_id', 'selected_branch', 'git_provider', 'mcp_config', 'llm_model', 'agent'].includes(name));
 
-// valuesOf returns the values of a request by the names of their fields.
+// valuesOf returns the values of a request. Their keys are the names of the form fields.
 function valuesOf({ suggested_task: suggested, create_microagent: agent, image_urls: images, ...plain }) {
   const under = (name, values) => Object.fromEntries(Object.entries(values || {}).map(([field, value]) => [`${name}.${field}`, value]));
   return { ...plain, ...under('suggested_task', suggested), ...under('create_microagent', agent), image_urls: images?.join('\n') };

@@ -28,9 +28,9 @@ export function whenSignedOutElsewhere(then) {
 
 const renewal = 'sign-in renewed at';
 
-// renew repeats the sign-in of a person whose cookie has ended. It reports whether the browser
-// leaves the page. After a sign-out in any tab, renew does nothing. It also does nothing if it
-// renewed the sign-in less than a minute ago, so that there is no loop.
+// renew repeats the sign-in of a person whose cookie is no longer valid. It reports whether the
+// browser leaves the page. After a sign-out in any tab, renew does nothing. It also does nothing if
+// it renewed the sign-in less than a minute ago, so that there is no loop.
 export function renew() {
   if (lastSignOut() !== known) return false;
   try {

@@ -64,7 +64,7 @@ export class Timeline {
     this.calls = new Map(); // by event ID
     this.byId = new Map(); // by the agent's ID of the call
     this.approvals = new Map(); // texts of remembered approvals, by event ID
-    this.question = null; // the last question, as approvals.js asks it
+    this.question = null; // the last question, in the form that approvals.js expects
     this.first = null; // the first message, until it is one of the session's events
     this.working = false; // a turn is running
     this.waiting = new Map(); // labels of messages that the agent does not have yet, by event ID
