@@ -139,9 +139,9 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 
 // ensureSecret creates the session's Secret. It reuses a Secret that the manager signed in an
 // earlier try, if that Secret has the same inputs or claims a warm pod. It replaces any other
-// Secret of an earlier try, because no pod was created with it. If the replaced Secret has the same
-// attempt, another manager may be about to create a pod with it, so the new Secret claims no warm
-// pod.
+// Secret of an earlier try, because no pod was created with it. If the replaced Secret belongs to
+// the current attempt, another manager may be about to create a pod with it, so the new Secret
+// claims no warm pod.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {
@@ -221,8 +221,8 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 	return r.removeSecret(ctx, o)
 }
 
-// removeLivePod removes a pod of the Conversation that the cache does not show. It returns an error until
-// the pod is gone.
+// removeLivePod removes a pod of the Conversation, even if the cache does not show the pod. It
+// returns an error until the pod is gone.
 func (r *conversationReconciler) removeLivePod(ctx context.Context, c *v1alpha1.Conversation,
 	key client.ObjectKey) error {
 	pod := &corev1.Pod{}

@@ -58,7 +58,7 @@ func TestConfirmationModeNeedsAnAgentThatAsks(t *testing.T) {
 	if err := gone(t, kubelet{t, ns, "c"}.object()); err != nil {
 		t.Error(err)
 	}
-	// An agent without a command performs no actions.
+	// An agent without a command performs no actions, so there is nothing to confirm.
 	kubelet{t, ns, "d"}.pod()
 	change(t, catalogue, func(m *corev1.ConfigMap) {
 		m.Data["coder"] = "{protocol: acp, confirms: true, command: " +

@@ -90,9 +90,10 @@ func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alph
 	return r.removeLivePod(ctx, c, client.ObjectKey{Namespace: c.Namespace, Name: claim.Name})
 }
 
-// removeWarmPod removes the recorded warm pod of an earlier attempt, if the cache does not show
-// that it still exists. It returns an error until the pod is gone. Pods that are not warm need no
-// such check: their name is the same in each attempt, so two of them cannot exist.
+// removeWarmPod removes the warm pod that the status names, if the pod belongs to an earlier
+// attempt. It reads the pod from the API server, because the cache may not show the pod. It returns
+// an error until the pod is gone. Pods that are not warm need no such check: their name is the same
+// in each attempt, so two of them cannot exist.
 func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.Conversation) error {
 	name := c.Status.PodName
 	if name == "" || name == v1alpha1.SessionName(c.Name) {
@@ -144,8 +145,8 @@ func (r *conversationReconciler) discardClaim(ctx context.Context, c *v1alpha1.C
 	return true, nil
 }
 
-// giveUpClaim deletes the Secret with the claim of a pod that the session cannot adopt, so that the next
-// try claims another pod.
+// giveUpClaim deletes the session's Secret, because the session cannot adopt the pod that the
+// Secret claims. The next try claims another pod.
 func (r *conversationReconciler) giveUpClaim(ctx context.Context, c *v1alpha1.Conversation,
 	secret *corev1.Secret) error {
 	discarded, err := r.discardClaim(ctx, c, secret)

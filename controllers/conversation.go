@@ -143,7 +143,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// notStarted returns requests for the Conversations of all namespaces that neither run nor have
+// notStarted returns requests for all Conversations, in any namespace, that neither run nor have
 // ended. They may wait for an object of the operator.
 func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Request {
 	var list v1alpha1.ConversationList

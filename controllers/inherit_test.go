@@ -98,7 +98,7 @@ func TestASessionGetsInheritedKeysWithTheirAddresses(t *testing.T) {
 	if got := archive.sends(t, ns); got != "2 uploads, 2 patches" {
 		t.Errorf("a model of the heir's own causes %s", got)
 	}
-	// Values of the team's Secrets are only in the Secrets of sessions.
+	// The log must not contain values of the team's Secrets.
 	if strings.Contains(logs.String(), teamKey) {
 		t.Error("an inherited key is logged")
 	}

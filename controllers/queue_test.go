@@ -380,7 +380,7 @@ func TestASessionWithASlotRetriesSoon(t *testing.T) {
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.reconcile("a")
 	p.advance(4 * time.Minute)
-	if again := p.reconcile("a").RequeueAfter; again < time.Minute { // the second refusal took its slot
+	if again := p.reconcile("a").RequeueAfter; again < time.Minute { // the second refusal freed its slot
 		t.Errorf("it retries in %s", again)
 	}
 	p.advance(4 * time.Minute)
@@ -446,7 +446,7 @@ func TestTheStartDeadlineDoesNotStopAQueuedSession(t *testing.T) {
 			p := newTimedProcess(t, ns, managerClient(t))
 			p.reconcile("a")
 			p.advance(minRetryDelay)
-			p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected) // the second refusal took its slot
+			p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected) // the second refusal freed its slot
 			wait(p)
 			p.advance(time.Hour)
 			p.expect("a", v1alpha1.StateStarting, reason)
@@ -509,6 +509,6 @@ func TestASessionKeepsItsSlotIfTheCacheLacksItsPod(t *testing.T) {
 		return nil
 	})
 	late.advance(podTimeout)
-	late.reconcile("a") // a second refusal frees the slot of a session without a pod
+	late.reconcile("a") // without a pod, the second refusal would free the slot
 	late.expect("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }

@@ -28,7 +28,7 @@ import (
 const (
 	// minPollInterval limits the rate of polls, and with it the rate of large responses.
 	minPollInterval = 500 * time.Millisecond
-	// maxPollDelay limits the delay of a poll after failures.
+	// maxPollDelay limits the delay before the next poll after a failed poll.
 	maxPollDelay = 5 * time.Second
 	// pollTimeout limits one poll, which may wait for a change.
 	pollTimeout        = (session.MaxTurnWait + 20) * time.Second

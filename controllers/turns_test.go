@@ -252,7 +252,7 @@ func TestALaterReportClearsTheReasonNoModel(t *testing.T) {
 	archive.report(t, c, &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: v1alpha1.ReasonNoModel,
 		Message: "no model"})
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("example/model") })
-	awaitTurn(t, ns, "c", "Failed NoModel: no model") // until the next turn
+	awaitTurn(t, ns, "c", "Failed NoModel: no model") // the outcome stays until the next turn
 	archive.report(t, c, nil)
 	awaitTurn(t, ns, "c", "")
 }

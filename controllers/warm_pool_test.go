@@ -181,8 +181,8 @@ func TestAnIncompleteWarmPodIsDeleted(t *testing.T) {
 				t.Fatal(err)
 			}
 			create(t, orphan)
-			// The fake kubelet does not check the volume, so an invalid key keeps it from starting
-			// the pod.
+			// The fake kubelet would start the pod even without its volume. The invalid key
+			// prevents that.
 			complete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: orphan.Name},
 				StringData: map[string]string{session.BindKeyFile: "invalid!"}})
 			w.manage()

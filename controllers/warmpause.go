@@ -14,7 +14,7 @@ const (
 	// session lacked room there.
 	minWarmPause = time.Minute
 	maxWarmPause = 30 * time.Minute
-	// roomInterval is the shortest time between two warm pods that are deleted for one session.
+	// roomInterval is the minimum delay between two deletions of warm pods for one session.
 	roomInterval = 10 * time.Second
 	// maxRoom is the maximum number of warm pods that are deleted for one session.
 	maxRoom = 8
@@ -43,7 +43,8 @@ type pausedSpace struct {
 
 // roomRequest is a session that lacks room.
 type roomRequest struct {
-	// first and last are the times of the first and the last warm pod that is deleted for the session.
+	// first and last are the times of the first and the last request to delete a warm pod for the
+	// session. pods is the number of these requests.
 	first, last time.Time
 	pods        int
 }

@@ -44,7 +44,8 @@ func TestASessionWithoutItsVolumeRestartsOnScratchSpace(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), claim); err != nil {
 		t.Fatal(err)
 	}
-	// No controller in this test removes a claim's finalizer. The session waits for the deletion.
+	// The session waits until the claim is deleted. No controller in this test removes the
+	// finalizer of the claim, so the test removes it.
 	change(t, conversation, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
 	change(t, claim, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil })
 	k := kubelet{t, ns, "c"}

@@ -209,7 +209,9 @@ func TestARestartedManagerWritesNothingForHealthyConversations(t *testing.T) {
 	workers.Wait()
 	await(t, func() error { return allRunning(t, ns, n) })
 	stop()
-	startManager(t, env.Namespace(t, nil))() // metrics keep the newest manager's cache in memory
+	// The metrics keep the cache of the newest manager in memory. Start and stop a manager with an
+	// empty cache, so that the memory of the earlier caches can be freed.
+	startManager(t, env.Namespace(t, nil))()
 
 	before, reconciled, heap := len(testenv.Writes(t, auditDir, managerUser, ns)), reconciles(t), heapInUse()
 	startManager(t, ns)
@@ -385,7 +387,9 @@ func TestLongTextsAreNotCached(t *testing.T) {
 			s.ImageURLs = slices.Repeat([]string{"data:image/png;base64," + strings.Repeat("A", 16000)}, 16)
 		}).Obj())
 	}
-	startManager(t, env.Namespace(t, nil))() // metrics keep the newest manager's cache in memory
+	// The metrics keep the cache of the newest manager in memory. Start and stop a manager with an
+	// empty cache, so that the memory of the earlier caches can be freed.
+	startManager(t, env.Namespace(t, nil))()
 	heap := heapInUse()
 	startManager(t, ns)
 	for i := range n {

@@ -153,7 +153,7 @@ func TestOnlyTheFacadeNamesTheRequesterOfAConversation(t *testing.T) {
 		expectRefused(t, p.change(t, stored, annotate("oidc:eve")), "cannot be changed", path)
 		expectRefused(t, p.change(t, stored, remove), "cannot be changed", path)
 		expectRefused(t, p.change(t, none, annotate("oidc:eve")), "cannot be changed", path)
-		expectAccepted(t, p.change(t, stored, annotate("oidc:ada"))) // another annotation
+		expectAccepted(t, p.change(t, stored, annotate("oidc:ada"))) // only another annotation changes
 		expectAccepted(t, p.change(t, none, remove))
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// The constant always is a value of Step.Times. It repeats a step more often than the agent
-// retries.
+// The value "always" for Step.Times makes a step answer more requests than the agent sends.
 const always = 1000
 
 // fault is an error of the model, or of the connection to the model, during a turn.

@@ -291,7 +291,7 @@ func (c *client) answer(m reply) {
 func (c *client) send(v any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.in.Encode(v) // the reader reports an exited agent
+	_ = c.in.Encode(v) // if the agent has exited, the reader of its output reports that
 }
 
 // start sends a request and returns a function that waits for the response.

@@ -79,7 +79,7 @@ func TestATextOnlyModelGetsNoImagesAfterTwoRefusals(t *testing.T) {
 		}
 		c.mustPrompt("view the picture")
 		requests := s.model.Requests()
-		if len(requests) != 6 { // two refused, two repeated, two more
+		if len(requests) != 6 { // two refused, two repeated without images, two for the last prompt
 			t.Errorf("%d requests", len(requests))
 		}
 		if last := requests[len(requests)-1]; !last.Contains("look") || !last.Contains("An image was here") ||

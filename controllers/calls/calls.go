@@ -27,14 +27,15 @@ func New(limit int) *Pool {
 		running: map[string]bool{}}
 }
 
-// Done receives an event for the Conversation of each call that has ended.
+// Done returns a channel. Whenever a call has ended, the channel receives an event for its
+// Conversation.
 func (p *Pool) Done() <-chan event.GenericEvent { return p.done }
 
 // Busy reports whether the pool runs at least half of its maximum number of calls.
 func (p *Pool) Busy() bool { return 2*len(p.slots) >= cap(p.slots) }
 
 // Go runs a call in the background, unless a call with the same key is running. When the call has
-// ended, Done gets an event for the Conversation with this name.
+// ended, the channel of Done receives an event for the Conversation with this name.
 func (p *Pool) Go(ctx context.Context, key string, name types.NamespacedName, call func(context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -98,7 +98,8 @@ func recordClass(status *v1alpha1.ConversationStatus, o Observation) {
 	status.SessionClass = &v1alpha1.StartedClass{
 		Name: o.ClassName, FirstAttempt: FirstAttempt(before), MaxRestarts: b.MaxRestarts,
 		TTLAfterStopped: optional(b.TTL), WorkspaceTTL: optional(b.WorkspaceTTL), EndedPodTTL: optional(b.EndedPodTTL),
-		Max: b.Limits, SignedSecret: o.Pod.Labels[v1alpha1.LabelProtocol] != "", // else the pod is of an older version
+		// Parley 0.1.0 neither set LabelProtocol nor signed Secrets.
+		Max: b.Limits, SignedSecret: o.Pod.Labels[v1alpha1.LabelProtocol] != "",
 	}
 	if b.StartDeadline != 0 {
 		status.SessionClass.StartDeadline = optional(&b.StartDeadline)

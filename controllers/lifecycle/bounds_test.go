@@ -103,7 +103,7 @@ func TestTheClassIsRecordedWithTheFirstStatusThatHasAPod(t *testing.T) {
 func TestAPodOfParley010NeedsNoSignedSecret(t *testing.T) {
 	c := makeConversation("ns", "c").Started(0)
 	pod := podOf(c).Ready()
-	delete(pod.Labels, v1alpha1.LabelProtocol) // 0.1.0 did not set it
+	delete(pod.Labels, v1alpha1.LabelProtocol) // Parley 0.1.0 did not set this label
 	o := Observation{Conversation: c.Conversation, Pod: pod.Pod, Bounds: boundsOf(&c.Spec), SettingsExist: true,
 		ClassName: "small", Now: at(1)}
 	if got := NewStatus(o, Judge(o)).SessionClass; got == nil || got.SignedSecret {

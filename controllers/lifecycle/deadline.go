@@ -16,7 +16,7 @@ func (v Verdict) withinDeadline(o Observation) Verdict {
 	}
 	s, step, message := o.Conversation.Status, v.Reason, v.Message
 	if !everRan(s) && !v.Blocked && o.Pod == nil && slices.Contains(retriedReasons, s.Reason) {
-		step, message = s.Reason, s.Message // no retry happened since this record
+		step, message = s.Reason, s.Message // the start was not retried since this status was written
 	}
 	exceeded := fmt.Sprintf("The start exceeded its deadline of %s at step %s: %s", o.Bounds.StartDeadline, step, message)
 	if everRan(s) {

@@ -116,8 +116,9 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 	return all
 }
 
-// turns returns sessions whose last turn failed or needs approval. This affects the health of a
-// session in its requested state, unless the session is suspended.
+// turns returns sessions whose last turn failed or needs approval. The health checks must report
+// such a turn if the session runs or has completed. They must ignore the turn if the session is
+// lost or suspended.
 func turns(t *testing.T) (all []judgedObject) {
 	t.Helper()
 	for name, counts := range map[string]bool{"a ready pod runs": true, "an end outlives its pod": true,

@@ -54,8 +54,9 @@ type Observation struct {
 	PodExpected bool
 	// Warm holds the inputs of a session that claimed a warm pod.
 	Warm Warm
-	// WorkspaceClaim is the name of the PersistentVolumeClaim of the session's files, if its pod shows
-	// it.
+	// WorkspaceClaim is the name of the PersistentVolumeClaim that the session's pod mounts. If the
+	// claimed warm pod is gone, it is the PersistentVolumeClaim that the session adopted with that
+	// pod. Empty means none.
 	WorkspaceClaim string
 	// Unready is the reason why a session without a pod cannot get a pod yet; nil if it can.
 	Unready *Blocker
@@ -73,7 +74,7 @@ type Observation struct {
 	Turn      *v1alpha1.ConversationTurn
 	TurnKnown bool
 	// NoModel says that the session lacks the model that its agent needs. ModelSet says that the
-	// start of the session was prepared and that it has the model.
+	// start of the session was prepared and that the session has the model.
 	NoModel, ModelSet bool
 	Now               time.Time
 }
@@ -98,7 +99,7 @@ type PodAction int
 // Actions on the session's pod.
 const (
 	KeepPod      PodAction = iota // change nothing
-	NeedPod                       // a pod of the current attempt
+	NeedPod                       // ensure that the current attempt has a pod
 	KeepEndedPod                  // keep the ended pod for its logs, delete the session's Secret
 	RemovePod                     // delete the pod and the session's Secret
 )

@@ -29,8 +29,8 @@ const (
 type Authority struct {
 	key *ecdsa.PrivateKey
 	// certificates are the certificates that clients trust. The first is the authority's own. After
-	// a rotation, two more follow: a certificate for the same key that the previous authority
-	// signed, and the previous authority's own certificate.
+	// a rotation, two more follow: a certificate for this authority's key, signed by the previous
+	// authority, and the previous authority's own certificate.
 	certificates []*x509.Certificate
 }
 

@@ -30,9 +30,9 @@ const (
 	defaultRestarts      = 5
 )
 
-// Default limits and request for the disk of the node. defaultScratch limits each scratch volume,
-// and defaultDisk limits the rest: logs, and files in the writable layer of the image, such as
-// /tmp.
+// Defaults for the space that a session uses on the disk of its node. defaultScratch limits each
+// scratch volume, and defaultDisk limits the rest: logs, and files in the writable layer of the
+// image, such as /tmp.
 var (
 	defaultScratch     = resource.MustParse("10Gi")
 	defaultDisk        = resource.MustParse("10Gi")

@@ -91,9 +91,9 @@ func repository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 }
 
 // providerOf returns the provider of a repository if the Conversation names no provider. If the
-// repository is a URL, the user's tokens decide: the provider is that of a token for the URL's
-// host, or empty if there is no such token. If the repository is owner/name, the provider is
-// GitHub.
+// repository is a URL, providerOf looks for a token of the user for the URL's host, and returns the
+// provider of this token. Without such a token, the result is empty. If the repository is
+// owner/name, the provider is GitHub.
 func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.GitProvider {
 	if !strings.Contains(repository, "://") {
 		return v1alpha1.GitHub

@@ -46,8 +46,9 @@ type Start struct {
 	WorkspaceClaim string
 	// Secret is the session's Secret, existing or to be created.
 	Secret *corev1.Secret
-	// AttemptToken names the attempt to the archive, if the Secret is from an earlier attempt. The
-	// archive accepts it only together with the token in the Secret.
+	// AttemptToken tells the archive the number of the current attempt. It is set if the Secret is
+	// from an earlier attempt. The archive accepts this token only together with the token in the
+	// Secret.
 	AttemptToken string
 }
 

@@ -114,7 +114,7 @@ func (w *WarmPods) Pod() *corev1.Pod {
 	pod.Labels[v1alpha1.LabelProtocol], pod.Labels[v1alpha1.LabelWarm] = v1alpha1.ProtocolHTTP, w.Hash
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(w.Owner,
 		v1alpha1.SchemeGroupVersion.WithKind("SessionClass"))}
-	pod.OwnerReferences[0].BlockOwnerDeletion = nil // the value true would need a right on the class
+	pod.OwnerReferences[0].BlockOwnerDeletion = nil // true would require the right to set finalizers on the class
 	pod.Spec.Hostname = pod.Name
 	for i := range pod.Spec.Volumes {
 		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {

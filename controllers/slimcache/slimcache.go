@@ -95,7 +95,7 @@ func Transform(object any) (any, error) {
 
 // trimSessionSecret keeps only the identity and the owner of a session's Secret, because each
 // session has a Secret. It also keeps the revision of a changed model that the manager sent to the
-// session, and the claim of a warm pod with its attempt.
+// session, and, if the Secret claims a warm pod, the claim and the number of the attempt.
 func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
 	if owner := metav1.GetControllerOfNoCopy(secret); owner == nil || owner.Kind != "Conversation" {
 		return

@@ -46,7 +46,7 @@ type Options struct {
 	Clock Clock
 }
 
-// The method with returns the options of one session. It enables the extensions that the client
+// Options.with returns the options of one session. It enables the extensions that the client
 // requests in meta.
 func (o Options) with(meta acp.Meta) Options {
 	asks, _ := meta[acp.MetaAsks].(bool)

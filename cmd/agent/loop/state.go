@@ -46,8 +46,8 @@ type state struct {
 	// IDs of the last answer's calls that have started.
 	allowed, begun map[string]bool
 	stop           llm.Stop
-	// empty counts how many answers in a row were empty. cut counts how many answers in a row
-	// reached their maximum length.
+	// The field empty is the number of empty answers in a row. The field cut is the number of
+	// answers in a row that reached their maximum length.
 	empty, cut int
 	// used is the number of tokens that the model last reported. usedAt is the number of messages that
 	// the history had at that time.

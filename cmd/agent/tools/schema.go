@@ -166,7 +166,7 @@ func cleanKeyword(key string, value any, depth int) any {
 		list = slices.DeleteFunc(slices.Clone(list), func(name any) bool { _, ok := name.(string); return !ok })
 		value, drop = list, len(list) == 0
 	case "exclusiveMinimum", "exclusiveMaximum":
-		drop = isFlag // draft 4
+		drop = isFlag // in draft 4, these keywords were booleans
 	case "type":
 		drop = !validType(value)
 	case "enum":

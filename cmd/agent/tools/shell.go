@@ -19,7 +19,7 @@ var ErrNoShell = errors.New("this image has no shell: neither bash nor sh is in 
 
 const (
 	defaultTimeout = 120 * time.Second
-	// graceAfterInterrupt is how long stop waits for a command to end after Ctrl-C. Then stop kills
+	// graceAfterInterrupt is how long a command may take to end after Ctrl-C. Then the agent kills
 	// the command.
 	graceAfterInterrupt = 2 * time.Second
 	// progressInterval is the minimum time between two calls of Progress.
