@@ -225,7 +225,8 @@ func TestReadersOfOneOwnerDoNotBlockOtherOwners(t *testing.T) {
 	handler := httpapi.NewHandler(s.Store, archivetest.Existing(strings.Join(conversations, " ")), known)
 	over := make(chan struct{})
 	var ended sync.WaitGroup
-	// read requests a conversation and returns when the reader has stalled or was refused.
+	// read sends a request for a conversation, and returns when the reader has stalled or was
+	// refused.
 	read := func(uid string) int {
 		token, err := archivetest.Signer(key, session.AudienceArchive)(uid)
 		if err != nil {

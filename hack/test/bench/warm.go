@@ -74,7 +74,8 @@ func pools() []pool {
 // crowd several at a time.
 type warmResult struct {
 	serial, crowd []time.Duration
-	// filled is the time until the pool was full. cold counts the objects that got no warm pod.
+	// filled is the time until the pool was full. cold is the number of objects that got no warm
+	// pod.
 	filled time.Duration
 	cold   int
 	// spent and asked are the CPU time and the requests of measureCrowd, including the refill of
