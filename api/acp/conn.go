@@ -70,8 +70,9 @@ func NoMethod(method string) func() (any, error) {
 
 // Handler handles the other side's requests and notifications. Serve processes messages in the
 // order in which they arrive: it calls the handler for a message before it delivers any response
-// that arrived after that message. Serve waits for Request, and then runs the returned function on
-// a new goroutine. If Request registers a turn, a later cancel therefore finds the turn.
+// that arrived after that message. Serve waits until Request returns, and then runs the returned
+// function on a new goroutine. If Request registers a turn, a notification that arrives later can
+// therefore cancel the turn.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)
@@ -95,8 +96,8 @@ type Conn struct {
 	// handled contains an entry for each request in flight.
 	handled chan struct{}
 
-	// writing locks out. It is separate from mu, because messages must be read even while a write
-	// waits for the other side.
+	// writing guards the field out. It is separate from mu, because messages must be read even
+	// while a write waits for the other side.
 	writing sync.Mutex
 	out     io.Writer
 

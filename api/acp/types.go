@@ -56,8 +56,8 @@ const (
 	MetaReplays = "parley.dev/replays"
 	// MetaTool is the name of the called tool.
 	MetaTool = "parley.dev/tool"
-	// MetaReason is the user's reason in the answer to a permission request. If it is a capability,
-	// it says that the agent reads the reason.
+	// MetaReason is a key in the answer to a permission request. Its value is the user's reason. In
+	// an agent's capabilities, the key says that the agent reads this reason.
 	MetaReason = "parley.dev/reason"
 	// MetaReplayed is set in a session/new request if an earlier ACP session of the conversation has
 	// replayed the recording. The agent then does not replay it again.

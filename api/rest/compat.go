@@ -70,8 +70,8 @@ func DecodeSecret(body []byte, needsValue bool) (*SecretRequest, []Detail) {
 	})
 }
 
-// DecodeProviders reads the body of POST /api/add-git-providers: tokens in the form that settings
-// requests use.
+// DecodeProviders reads the body of POST /api/add-git-providers. The tokens have the same form as
+// in POST /api/settings.
 func DecodeProviders(body []byte) (map[string]*ProviderToken, []Detail) {
 	return decodeBody(body, func(o *object) map[string]*ProviderToken {
 		return orZero(optional(o, "provider_tokens", entries(providerToken, gitProviders...)))

@@ -32,8 +32,8 @@ func (m mcpDecoder) config(o *object) MCPConfig {
 func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
 	seen := map[string]bool{}
 	for i, entry := range entries {
-		// Two entries without a name are equal. If an error is already reported, it may be about
-		// the missing name, so do not report these entries as repeated.
+		// Entries without a name count as equal. If there is already an error, it may be about the
+		// missing name. In this case, do not report these entries as repeated.
 		if seen[name(entry)] && (name(entry) != "" || len(o.details) == 0) {
 			o.fail(o.loc.At(list).At(i), "value_error", "An entry is listed twice")
 		}

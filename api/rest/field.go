@@ -58,8 +58,8 @@ func (f *Field[T]) Shown(stored any) any {
 	return stored
 }
 
-// Key is a write-only value of a request. Clients never see keys and post null back, so null keeps
-// the stored key.
+// Key is a write-only value of a request. Clients never see keys. They post null back, so null
+// keeps the stored key.
 type Key struct{ Field[string] }
 
 // NewKey returns a key to store. An empty key removes the stored key.

@@ -42,8 +42,8 @@ func TestOnlyTheSessionCanDecryptItsModelSettings(t *testing.T) {
 }
 
 func TestTheLargestKeyFitsIntoSealedModelSettings(t *testing.T) {
-	// JSON can escape a character as six bytes, but it does not escape the usual characters of
-	// keys.
+	// Like most keys, this key contains only characters that JSON does not escape. JSON would write
+	// an escaped character as up to six bytes.
 	sealed, err := session.SealModel("session-key", "u1", session.ModelSettings{
 		Key: strings.Repeat("k", session.MaxSecret), Model: strings.Repeat("m", 256), BaseURL: strings.Repeat("u", 2048)})
 	if err != nil || len(sealed) > session.MaxModel {

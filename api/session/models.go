@@ -105,8 +105,8 @@ func ParseModels(data map[string]string) (Models, error) {
 	return models, errors.Join(errs...)
 }
 
-// parseModel reads a model. It starts with a copy of before: a field that the text lacks keeps its
-// value.
+// parseModel reads a model from its text. Fields that are missing in the text keep the values that
+// they have in the parameter before.
 func parseModel(name string, text json.RawMessage, before Model) (model Model, err error) {
 	model = before
 	decoder := json.NewDecoder(bytes.NewReader(text))

@@ -60,7 +60,7 @@ func TestThePriceOfAModelIsFoundByTheNameInTheSettings(t *testing.T) {
 			t.Errorf("%q has a price: %t", name, !want)
 		}
 	}
-	// The names of a gateway have no known provider.
+	// A gateway chooses its own names for models, so the provider of gpt-5 is unknown here.
 	if models.HasPrice("gpt-5", "https://gateway") || !models.HasPrice("claude", "https://gateway") {
 		t.Error("a gateway's model has the price of another provider")
 	}

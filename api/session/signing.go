@@ -33,8 +33,9 @@ const (
 	ArchiveKey            = "archive.key"
 )
 
-// Annotations of the SigningSecret. A new value of a rotate annotation makes the manager rotate the
-// key. The manager then copies the value to the rotated annotation.
+// Annotations of the SigningSecret. If a parley.dev/rotate-… annotation gets a new value, the
+// manager rotates the key or secret that the annotation names. The manager then copies the value to
+// the matching parley.dev/rotated-… annotation.
 const (
 	AnnotationRotateSigningKey      = "parley.dev/rotate-signing-key"
 	AnnotationRotatedSigningKey     = "parley.dev/rotated-signing-key"

@@ -88,12 +88,12 @@ func ReadSpendClaims(tokens string) *SpendClaims {
 // SpendReport is a session's report of its costs, with a request for a reservation.
 type SpendReport struct {
 	// Run identifies the process of the attempt, because a process can restart within an attempt.
-	// A later process has a higher number. Sequence numbers the reports of a process, from 1.
+	// A later process has a higher number. Sequence is the number of the report within the process,
+	// from 1.
 	Run      int64 `json:"run"`
 	Sequence int64 `json:"sequence"`
-	// Spent contains the cumulative costs of this process. It contains all lines of the day of the
-	// last grant. It contains a line of another day only if the archive has not acknowledged the
-	// costs of that line.
+	// Spent contains the cumulative costs of this process. It contains all lines for the days in
+	// Open. A line for another day is included only if the archive has not acknowledged its costs.
 	Spent []SpentLine `json:"spent,omitempty"`
 	// Open maps a day to the highest possible cost of the calls in flight that were sent with a
 	// grant of that day. It includes calls that can begin before the archive answers the report. A

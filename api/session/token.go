@@ -48,8 +48,8 @@ type Claims struct {
 	Expires int64 `json:"exp"`
 	// Attempt is the attempt of the session, from 1. Zero means that the token is not for an attempt.
 	Attempt int `json:"att,omitempty"`
-	// Spend is only in tokens for AudienceArchive. It is nil in sessions of older versions, whose
-	// costs are not in the ledger.
+	// Spend is only in tokens for AudienceArchive. It is nil in the tokens of sessions that an
+	// older version of Parley started. The costs of these sessions are not in the ledger.
 	Spend *SpendClaims `json:"spd,omitempty"`
 }
 

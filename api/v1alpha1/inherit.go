@@ -81,9 +81,10 @@ func (s *UserSettingsSpec) inheritTokens(from *UserSettingsSpec) {
 
 // exposeInherited returns the value of exposeGitTokenToAgent for a session that inherits git
 // tokens. own is the value in the user's settings, and from is the value in the inherited settings.
-// The result is false if one of them is false. It is true if from is true and either own is true or
-// the user has no tokens of their own: a session has one switch for all tokens. In all other cases
-// the result is nil, and the class decides.
+// The result applies to all tokens of the session. It is
+//   - false, if own or from is false;
+//   - true, if own and from are true, or if from is true and the user has no tokens of their own;
+//   - nil in all other cases. Then the class decides.
 func exposeInherited(own, from *bool, ownTokens bool) *bool {
 	switch {
 	case own != nil && !*own:

@@ -34,11 +34,11 @@ func (c *conversations) CheckAttempt(ctx context.Context, uid string, attempt in
 	return checkAttempt(&found.Status, attempt)
 }
 
-// checkAttempt returns an error unless the pod of an attempt may still run. A pod uploads its last
-// state after its stop is recorded, so a stopped attempt ends only when its pod is gone. While the
-// current attempt starts, the pod of the previous attempt may still upload. The archive therefore
-// accepts both attempts until the current attempt runs. As soon as the current attempt writes,
-// store.claim refuses further writes of the previous attempt.
+// checkAttempt returns an error unless the pod of an attempt may still run. A pod may upload its
+// last state after the status shows the session as stopped. The attempt therefore counts as ended
+// only when its pod is gone. While the current attempt starts, the pod of the previous attempt may
+// still upload. The archive therefore accepts both attempts until the current attempt runs. As soon
+// as the current attempt writes, store.claim refuses further writes of the previous attempt.
 func checkAttempt(s *v1alpha1.ConversationStatus, attempt int) error {
 	current := max(1, int(s.Attempt))
 	// The process of an Idle or Completed session has exited. Its pod exists only for its logs. A

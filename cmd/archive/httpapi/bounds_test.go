@@ -23,9 +23,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// stallUpload begins the largest upload of a session and does not finish it. It returns the status of
-// the response, "continue" or "too many requests in flight", which shows that the archive has counted
-// the upload.
+// stallUpload begins the largest upload of a session and does not finish it. It returns the status
+// code of the response: 100 if the archive has counted the upload and waits for its body, or 429 if
+// the archive refuses the upload.
 func stallUpload(t *testing.T, address string, key ed25519.PrivateKey, uid string) (status string) {
 	t.Helper()
 	token, err := archivetest.Signer(key, session.AudienceArchive)(uid)
@@ -189,7 +189,7 @@ func TestReadingTheJournalPositionTakesLittleMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(archivetest.Dir(address), "u", "events", fmt.Sprintf("%012d", 5))
-	for _, cut := range []string{"", `{"id":6,"message":"` + strings.Repeat("x", size)} { // and a truncated event
+	for _, cut := range []string{"", `{"id":6,"message":"` + strings.Repeat("x", size)} { // then a truncated event
 		text, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
 		if err == nil {
 			_, err = text.WriteString(cut)
@@ -225,7 +225,8 @@ func TestReadersOfOneOwnerDoNotBlockOtherOwners(t *testing.T) {
 	handler := httpapi.NewHandler(s.Store, archivetest.Existing(strings.Join(conversations, " ")), known)
 	over := make(chan struct{})
 	var ended sync.WaitGroup
-	// read requests a conversation and returns when the reader has stalled or was refused.
+	// read sends a request for a conversation, and returns when the reader has stalled or was
+	// refused.
 	read := func(uid string) int {
 		token, err := archivetest.Signer(key, session.AudienceArchive)(uid)
 		if err != nil {
@@ -295,7 +296,7 @@ func TestLargeEventsAreReadCompletely(t *testing.T) {
 				t.Errorf("events from %d are %s, want %s", from, got, want)
 			}
 		}
-		if err := s.End(t.Context(), "u", 0, []byte("{}")); err != nil { // and again after the end
+		if err := s.End(t.Context(), "u", 0, []byte("{}")); err != nil { // the second round reads after the end
 			t.Fatal(err)
 		}
 	}

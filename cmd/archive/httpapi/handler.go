@@ -63,18 +63,19 @@ type handler struct {
 	store         *store.Store
 	public        func() ([]ed25519.PublicKey, error)
 	conversations Conversations
-	// reads limits the responses per Conversation. owners limits responses and request bodies per
-	// owner.
+	// reads is the budget for responses per Conversation. owners is the budget for responses and
+	// request bodies per owner.
 	reads, owners *limits.Budget
-	// reports limits the reports of each Conversation about its turns.
+	// reports is the budget for each Conversation's reports about its turns.
 	reports *limits.Budget
-	// spending limits the rate of each Conversation's cost reports, and the size of their bodies.
+	// spending is the budget for the rate of each Conversation's cost reports, and for the size of
+	// their bodies.
 	spending                  *limits.Budget
 	turnReaders, usageReaders *semaphore.Weighted
 }
 
-// NewHandler serves a store to clients with a valid token. public returns the public keys that
-// verify tokens.
+// NewHandler serves a store to clients with a valid token. The function public returns the keys
+// that verify tokens.
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() ([]ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,

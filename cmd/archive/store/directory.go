@@ -21,8 +21,8 @@ import (
 const (
 	// temporary is the suffix of files during a write.
 	temporary = ".tmp"
-	// temporaryTTL is the age at which a temporary file is deleted. A killed process left such a
-	// file.
+	// temporaryTTL is the age at which a temporary file is deleted. A file of this age was left
+	// behind by a killed process.
 	temporaryTTL = time.Hour
 )
 

@@ -37,7 +37,7 @@ func segmentKey(uid string, journal, from int) string {
 	return fmt.Sprintf("%s/%s/%012d", uid, dir, from)
 }
 
-// journals lists the journals of a Conversation: the current journal, which may be empty, then
+// journals returns the journals of a Conversation: the current journal, which may be empty, then
 // earlier journals, the latest first.
 func (s *Store) journals(ctx context.Context, uid string) ([]journal, error) {
 	byNumber := map[int]*journal{0: {}}

@@ -180,7 +180,7 @@ func boundedModel(models map[string]counts, model string) string {
 	return model
 }
 
-// lines visits all costs.
+// lines calls visit for all costs in the ledger.
 func (l *ledger) lines(visit func(day, namespace, model string, c counts)) {
 	for day, namespaces := range l.Ended {
 		for namespace, models := range namespaces {
@@ -299,7 +299,7 @@ func noticeKey(scope, period, day, namespace string) string {
 	return key
 }
 
-// repeated answers a repeated or late report with the stored reservation.
+// repeated returns the answer to a repeated or late report: the stored reservation.
 func (l *ledger) repeated(p *process, report session.SpendReport) session.SpendGrant {
 	return session.SpendGrant{Sequence: report.Sequence, Day: p.Day, Reserved: p.Reserved[p.Day]}
 }
@@ -335,7 +335,7 @@ type ownerAmounts struct {
 // last two days.
 const keptDays = 3
 
-// in returns the amounts of the ledger's owner in a namespace.
+// in() returns the amounts of the ledger's owner in a namespace.
 func (l *ledger) in(namespace string) ownerAmounts {
 	days := l.used(namespace)
 	kept := ownerAmounts{Owner: l.Owner, Version: l.Version, Month: sumOf(days)}
@@ -347,7 +347,7 @@ func (l *ledger) in(namespace string) ownerAmounts {
 	return kept
 }
 
-// others returns the amounts of all owners, except the owner with this hash.
+// others() returns the amounts of all owners, except the owner with this hash.
 func (n *namespaceLedger) others(hash, today string) (sum amounts) {
 	for of, owner := range n.Owners {
 		if of != hash {

@@ -17,9 +17,9 @@ const (
 	changeTimeout = 10 * time.Second
 )
 
-// objects changes JSON objects. If several changes of one object arrive during a write, the next
-// write contains all of them. With one write per change, the sessions of a large namespace would
-// wait for each other.
+// The type objects changes JSON objects in a bucket. If several changes of one object arrive during
+// a write, the next write contains all of them. With one write per change, the sessions of a large
+// namespace would wait for each other.
 type objects[T any] struct {
 	mu   sync.Mutex
 	keys map[string]*changes[T] // the keys in use

@@ -2,9 +2,9 @@ package store
 
 import "sync"
 
-// quota limits the storage of each user, so that no user fills the shared store. If several
-// processes share a bucket, each process counts the writes of the other processes only after its
-// next Sweep.
+// The type quota limits the storage of each user, so that no user fills the shared store. If
+// several processes share a bucket, each process counts the writes of the other processes only
+// after its next Sweep.
 type quota struct {
 	// limit is the limit of one user in bytes; zero means no limit.
 	limit int64

@@ -77,7 +77,7 @@ func (s *Store) PutChunk(ctx context.Context, uid string, attempt int, id string
 	return nil
 }
 
-// chunks lists the chunks of all snapshots of a Conversation by snapshot ID.
+// chunks returns the chunks of all snapshots of a Conversation, by snapshot ID.
 func (s *Store) chunks(ctx context.Context, uid string) (map[string][]entry, error) {
 	found := map[string][]entry{}
 	err := s.bucket.list(ctx, uid+snapshotDir, func(e entry) {

@@ -52,8 +52,8 @@ func namespaceLedgerKey(namespace, month string) string {
 // Spend records the costs in a report and decides about its reservation. For each month, the
 // owner's ledger is written first, then the amounts in the namespace's ledger. Spend answers only
 // after both writes, so a session never uses a reservation that is missing in the namespace's
-// ledger. The current month is written last, so that a late report of an ended process gets no
-// reservation.
+// ledger. The current month is written last. If the ledger of another month shows that the process
+// has ended, Spend therefore fails before it makes a reservation.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()

@@ -45,7 +45,7 @@ func TestOwnersShareTheLimitOfTheirNamespace(t *testing.T) {
 		PerNamespace: session.SpendLimits{Day: session.Dollar, Month: session.Dollar * 3 / 2}}, "ada", "bob", "eve")
 }
 
-// The month changes, and the clocks of the replicas differ.
+// During the test, the month changes, and the clocks of the two replicas differ.
 func TestEndedSessionsReleaseTheirReservations(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)

@@ -121,8 +121,8 @@ func TestTheSweepDeletesOrphansAfterTheRetention(t *testing.T) {
 	sweep(50*time.Hour, "owned", 1)
 }
 
-// A read of the last events of a large segment skips the earlier events. It must notice that the
-// segment was replaced.
+// A read of the last events of a large segment skips the earlier events. The read must find the
+// last events even after the segment was replaced.
 func TestTheLastEventsOfARewrittenSegmentAreFound(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)

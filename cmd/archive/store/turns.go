@@ -39,7 +39,7 @@ const (
 
 func turnKey(uid string) string { return turnsDir + "/" + uid }
 
-// turns caches the outcomes of the last listing.
+// turns is a cache of the outcomes that the last listing found.
 type turns struct {
 	// limit is the number of outcomes in a page.
 	limit int
@@ -58,7 +58,7 @@ type turnObject struct {
 	turn    *session.ReportedTurn
 }
 
-// next returns a channel that is closed at the next report.
+// next() returns a channel that is closed at the next report.
 func (t *turns) next() <-chan struct{} {
 	t.wake.Lock()
 	defer t.wake.Unlock()

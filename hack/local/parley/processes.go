@@ -97,9 +97,9 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// Skip the archive's certificate and its key if they are missing. The manager
-				// writes them together with the authority's certificates, and the function retries
-				// until those exist.
+				// The archive's certificate and its key may be missing. They need no wait of their
+				// own: the manager writes them together with the authority's certificates, and this
+				// function waits for the authority's certificates.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}

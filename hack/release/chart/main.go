@@ -213,8 +213,8 @@ func (b *builder) overlay(name, component string, resources ...string) string {
 	return b.write(name, lines, component, resources)
 }
 
-// above writes a kustomization that adds a component to another kustomization. The component then
-// sees names that already contain the marks.
+// above() writes a kustomization that adds a component to an existing kustomization. The component
+// then sees names that already contain the marks.
 func (b *builder) above(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }

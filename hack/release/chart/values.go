@@ -127,7 +127,7 @@ func (s *sheet) only(when condition, list any, matches func(item any) bool) (con
 	return conditional
 }
 
-// named matches objects with one of these names.
+// named returns a function that matches objects with one of these names.
 func named(names ...string) func(any) bool {
 	return func(item any) bool {
 		object, is := item.(map[string]any)
@@ -135,7 +135,7 @@ func named(names ...string) func(any) bool {
 	}
 }
 
-// flags matches arguments with one of these prefixes.
+// flags returns a function that matches arguments with one of these prefixes.
 func flags(prefixes ...string) func(any) bool {
 	return func(item any) bool {
 		text, is := item.(string)
@@ -182,7 +182,7 @@ const selectedNamespaces = `namespaceSelector:
     operator: In
     values: {{- toYaml . | nindent INDENT }}`
 
-// webhooks limits the webhooks to the namespaces that the release lists, if it lists any.
+// webhooks restricts the webhooks to the namespaces that the release lists, if it lists any.
 func (s *sheet) webhooks() {
 	webhooks, _, err := unstructured.NestedSlice(s.Object, "webhooks")
 	if err != nil {

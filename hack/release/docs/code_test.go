@@ -76,7 +76,7 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-// reasons maps the names of condition reason constants to their values.
+// reasons returns the value of each constant for a condition reason, by the constant's name.
 func reasons(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}

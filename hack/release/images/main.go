@@ -86,8 +86,8 @@ func run(ctx context.Context, o options) error {
 	return os.WriteFile(filepath.Join(o.out, "built"), []byte(o.tag+" "+byDigest+"\n"), 0o644)
 }
 
-// images is the result of a build. The field lists contains the SBOMs of the images, in the same
-// order.
+// images is the result of a build: an index, the image of each architecture, and the SBOMs of these
+// images, in the same order.
 type images struct {
 	index v1.ImageIndex
 	each  []v1.Image

@@ -24,8 +24,8 @@ type Config struct {
 	Labels       map[string]string
 }
 
-// Image adds programs to a base image. The argument programs maps paths in the image to local
-// files. The layer file must exist as long as the image is used.
+// Image adds programs to a base image. In the map programs, each key is a path in the image, and
+// its value is a local file. The layer file must exist as long as the image is used.
 func Image(base v1.Image, layerFile string, programs map[string]string, c Config) (v1.Image, error) {
 	layer, err := programLayer(layerFile, programs)
 	if err != nil {

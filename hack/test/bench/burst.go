@@ -188,7 +188,8 @@ func (b *bed) removePods(ctx context.Context) error {
 	})
 }
 
-// requests counts a user's requests in the audit log. An empty name stands for all users.
+// requests returns how often a user sent each kind of request, from the audit log. An empty name
+// stands for all users.
 func (b *bed) requests(user string) (map[string]int, error) {
 	log, err := os.Open(b.auditLog())
 	if err != nil {

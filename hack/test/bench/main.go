@@ -52,8 +52,8 @@ const (
 	partCold    = "cold"
 )
 
-// parts lists the parts that run by default. peerParts lists the parts that need agent-sandbox,
-// which `make bench-warm` builds.
+// parts are the parts that run by default. peerParts are the parts that need agent-sandbox, which
+// `make bench-warm` builds.
 var (
 	parts     = []string{partBurst, partSerial, partScale, partFacade, partSession}
 	peerParts = []string{partWarm, partCold}

@@ -17,8 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// crowd is the number of sessions that start at the same time in the second half of the part
-// "warm".
+// crowd is the number of objects that measureCrowd starts at the same time.
 const crowd = 20
 
 // measureBesidePeer measures the parts that compare Parley with agent-sandbox.
@@ -70,22 +69,23 @@ func pools() []pool {
 	}
 }
 
-// warmResult is the result of one round. serial and crowd contain the time that each object took to
-// become RUNNING or ready. The objects in serial start one at a time, the objects in crowd several
-// at a time.
+// warmResult is the result of one pool in one round. serial and crowd contain the time that each
+// object took to become RUNNING or ready. The objects in serial start one at a time, the objects in
+// crowd several at a time.
 type warmResult struct {
 	serial, crowd []time.Duration
-	// filled is the time until the pool was full. cold counts the objects that got no warm pod.
+	// filled is the time until the pool was full. cold is the number of objects that got no warm
+	// pod.
 	filled time.Duration
 	cold   int
-	// spent and asked are the CPU time and the requests of the second round, including the refill of
+	// spent and asked are the CPU time and the requests of measureCrowd, including the refill of
 	// the pool.
 	spent usage
 	asked map[string]int
 }
 
-// measureWarm measures starts from a pool, in two rounds. Each round creates as many objects as a
-// full pool has warm pods.
+// measureWarm measures starts from each pool, in several rounds. In a round, objects take all warm
+// pods of a full pool two times: first one at a time, and then several at a time.
 func measureWarm(ctx context.Context, o options, r *report) error {
 	of := map[string][]warmResult{}
 	for turn := range o.turns {
@@ -142,7 +142,7 @@ func (p pool) measure(ctx context.Context, o options) (result warmResult, err er
 	return result, err
 }
 
-// measureCrowd starts the objects of the second half, and waits until the pool is full again.
+// measureCrowd starts several objects at a time, and waits until the pool is full again.
 func (p pool) measureCrowd(ctx context.Context, b *bed, o options, result *warmResult) error {
 	before, err := b.usage()
 	if err != nil {

@@ -177,7 +177,7 @@ func forgeSessionSecret(ctx context.Context, t *tenant, n int) error {
 		return err
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: tenantName, Name: secret.Name}}
-	return client.IgnoreNotFound(t.api.Delete(ctx, pod)) // the next attempt begins with the Secret
+	return client.IgnoreNotFound(t.api.Delete(ctx, pod)) // the next attempt uses the forged Secret
 }
 
 func forgeStatus(ctx context.Context, t *tenant, _ int) error {

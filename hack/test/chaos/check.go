@@ -40,7 +40,7 @@ type found struct {
 	// own kinds.
 	uids     map[types.UID]bool
 	children []client.Object
-	// running counts the running sessions by user.
+	// running is the number of running sessions by user.
 	running map[types.NamespacedName]int
 	// restarted returns the number of restarts of a Conversation's containers.
 	restarted func(types.UID) int

@@ -86,7 +86,7 @@ func (a *claims) see(deleted bool, object any) {
 // await waits for a new claim and then for a random time. It reports whether the session with this
 // claim is still not RUNNING.
 func (a *claims) await(ctx context.Context, random *rand.Rand) bool {
-	select { // an old claim is of no use
+	select { // discard an old claim
 	case <-a.made:
 	default:
 	}

@@ -356,7 +356,7 @@ func (c *crowd) print(out io.Writer, r *report) {
 		for _, p := range []int{50, 99} {
 			a, b := percentile(alone, p), percentile(beside, p)
 			ratio, bound := b.Seconds()/a.Seconds(), "-"
-			bounded := p == 99 && what != response // the bound of creations covers the response
+			bounded := p == 99 && what != response // the time of a creation includes the response
 			if bounded {
 				bound = fmt.Sprint(maxRatio)
 			}

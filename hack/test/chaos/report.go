@@ -55,8 +55,8 @@ type report struct {
 	counts   map[[2]string]*[3]int // by frontend and operation
 	problems map[string][]string
 	notes    map[string]string
-	// made are the keys that the operator generated. looked counts the texts that were searched for
-	// keys. scrapes counts how many of these texts are responses of a metrics endpoint.
+	// made are the keys that the operator generated. looked is the number of texts that were
+	// searched for keys. scrapes is how many of these texts are responses of a metrics endpoint.
 	made            secretValues
 	looked, scrapes int
 }

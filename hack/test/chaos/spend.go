@@ -244,7 +244,8 @@ func (s *spending) usage(ctx context.Context, month string) (usage rest.Usage, e
 	return usage, json.Unmarshal(content, &usage)
 }
 
-// sample checks the amounts of the current month while the sessions spend.
+// sample reads the amounts of the current month while the sessions spend, and reports a violation
+// if they exceed the limit.
 func (s *spending) sample(ctx context.Context) {
 	usage, err := s.usage(ctx, "")
 	if err != nil {

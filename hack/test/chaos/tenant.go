@@ -118,7 +118,7 @@ func (t *tenant) prepare(ctx context.Context) error {
 		if err := t.awaitRunning(ctx, name); err != nil {
 			return err
 		}
-		// The facade may see a moment later than this client that the session runs.
+		// The facade may learn a moment later than this client that the session runs.
 		if err := cluster.Retry(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 			return t.message(ctx, name, largeOutputMessage)
 		}); err != nil {

@@ -25,7 +25,7 @@ const (
 	ticksPerSecond = 100
 )
 
-// usage samples the memory and the CPU time of processes.
+// usage contains samples of the memory and the CPU time of processes.
 type usage struct {
 	installation *installation
 

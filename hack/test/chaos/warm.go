@@ -26,7 +26,7 @@ import (
 const (
 	// longestPreparation is the time from a Bind until the session is ready.
 	longestPreparation = 150 * time.Millisecond
-	// On average, one of this many Binds gets no answer, and another Bind gets an error.
+	// Of this many Binds, on average one gets no answer, and one gets an error.
 	rareAnswer = 20
 	// restartPause is the longest pause between two restarts of containers. maxInjected is the
 	// largest number of restarts per Conversation. It is smaller than the number of restarts that

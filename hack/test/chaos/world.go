@@ -102,7 +102,7 @@ type conversation struct {
 	// deleting is set once a deletion was requested. A repeated creation would then create another
 	// conversation.
 	deleting bool
-	// starts counts the requests to start the session that were accepted or whose outcome is
+	// starts is the number of requests to start the session that were accepted or whose outcome is
 	// unknown.
 	starts int
 	// notBefore is the time after which no earlier request can still be in flight.

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// moments maps the name of an event to the time at which the event first happened.
+// moments contains the time at which each event first happened, by the name of the event.
 type moments struct {
 	mu      sync.Mutex
 	at      map[string]time.Time

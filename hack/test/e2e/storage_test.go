@@ -102,8 +102,8 @@ func (n *inside) matchVolumes(ctx context.Context) error {
 func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	name := "pvc-" + string(claim.UID)
 	dir := filepath.Join(n.state, "volumes", name)
-	// Use a local volume, not a hostPath volume, because a kubelet gives only the files in a local
-	// volume the session's group.
+	// Use a local volume. In a hostPath volume, a kubelet would not change the group of the files
+	// to the session's group.
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

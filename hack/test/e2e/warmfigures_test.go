@@ -45,7 +45,7 @@ const (
 	kindWake   = "wake from a snapshot, by a message"
 )
 
-// starts measures how long several kinds of starts take.
+// The type starts measures how long several kinds of starts take.
 type starts struct {
 	*t
 	user    *user

@@ -53,7 +53,7 @@ type tool struct {
 	name, checks string
 	// owner is the tool's field manager.
 	owner string
-	// words maps kstatus values to the tool's own health values.
+	// words contains the tool's own word for each kstatus value.
 	words map[string]string
 }
 

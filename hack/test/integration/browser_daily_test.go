@@ -21,8 +21,8 @@ func entry(id, title, status string, attention bool) map[string]any {
 		"message": "out of memory", "last_updated_at": "2026-01-01T12:00:00Z"}
 }
 
-// manyConversations returns those of 30 conversations that match the query. The oldest conversation
-// has failed.
+// manyConversations makes 30 conversations, and returns the conversations that match the query. The
+// oldest of the 30 conversations has failed.
 func manyConversations(query url.Values) (found []map[string]any) {
 	for i := range 30 {
 		e := entry(fmt.Sprintf("c-%02d", i), fmt.Sprintf("Talk %02d", i), "STOPPED", i == 29)

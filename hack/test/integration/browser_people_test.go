@@ -24,7 +24,7 @@ func sessionWith(namespace, name string) string {
 	return fmt.Sprintf(`{"user": %q, "namespace": %q, "settings_stored": false, %s}`, name, namespace, twoSettings)
 }
 
-// people adds the endpoints with which people sign in. Each sign-in succeeds at once, without a
+// people() adds the endpoints with which people sign in. Each sign-in succeeds at once, without a
 // provider.
 func (f *stubFacade) people(mux *http.ServeMux) {
 	current := func(w http.ResponseWriter) { _, _ = io.WriteString(w, f.session) }

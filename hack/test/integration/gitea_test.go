@@ -117,7 +117,7 @@ func (g *gitea) call(method, path, body string, into any) error {
 	return err
 }
 
-// pulls lists the pull requests as "number title: branch into base", oldest first.
+// pulls returns the open pull requests as "number title: branch into base", oldest first.
 func (g *gitea) pulls(t *testing.T) (list []string) {
 	t.Helper()
 	var pulls []struct {

@@ -60,8 +60,8 @@ func responsesTools(request *Request, at string, tools any, wrong *findings) {
 	}
 }
 
-// responsesItem reads one item of the input. The argument calls contains the ID of each tool call.
-// The value of an ID is true if the output of the call was read.
+// responsesItem reads one item of the input. In the map calls, each key is the ID of a tool call.
+// Its value is true if the output of the call was read.
 func responsesItem(request *Request, item object, i int, calls map[string]bool, wrong *findings) {
 	kind := str(item["type"])
 	if kind == "" && has(item, "role") {

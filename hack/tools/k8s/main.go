@@ -29,7 +29,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// components maps program names to components.
+// components contains the main function of each component, by program name.
 var components = map[string]func(){
 	"etcd":                    func() { etcdmain.Main(os.Args) },
 	"kube-apiserver":          serve(apiserver.NewAPIServerCommand),

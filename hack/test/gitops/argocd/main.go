@@ -180,8 +180,8 @@ func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured
 	return objects, "main", err
 }
 
-// drifted returns the objects that a sync would change. It also deletes the target objects from its
-// argument live.
+// drifted returns the objects that a sync would change. It also deletes the target objects from the
+// map live.
 func (o options) drifted(targets []*unstructured.Unstructured, live map[kube.ResourceKey]*unstructured.Unstructured,
 	cluster cache.ClusterCache) ([]string, error) {
 	parsed := sync.Reconcile(targets, live, o.namespace, cluster)
