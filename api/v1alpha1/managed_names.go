@@ -24,11 +24,12 @@ const (
 	ManagedSettingsTool ManagedKind = "mcp"         // by tool server and purpose of the key
 )
 
-// Kinds managed for a Conversation.
+// Kinds of objects that are managed for a Conversation. The name of an object depends on the value
+// that the line names.
 const (
 	ManagedSessionTool ManagedKind = "tool"   // by tool server and purpose of the key
-	ManagedReplay      ManagedKind = "replay" // by its text
-	ManagedImage       ManagedKind = "image"  // by its bytes
+	ManagedReplay      ManagedKind = "replay" // by the text of the recording
+	ManagedImage       ManagedKind = "image"  // by the bytes of the image
 )
 
 // ManagedSecretKey is the key of a managed Secret's data that holds the value.

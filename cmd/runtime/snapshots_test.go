@@ -539,8 +539,8 @@ func TestACommandOfALostAttemptIsNotRepeated(t *testing.T) {
 	p.killSession(t)
 	p.begin(t)
 	eventually(t, "the turn is over", func() bool {
-		lines := strings.Join(p.eventLines(t), "\n")
-		return strings.Contains(lines, "Done.") || strings.Count(lines, string(session.StateConfirmation)) > 1
+		return p.turnOver(t) ||
+			strings.Count(strings.Join(p.eventLines(t), "\n"), string(session.StateConfirmation)) > 1
 	})
 	if text, _ := os.ReadFile(ran); string(text) != "ran\n" || !p.turnOver(t) {
 		t.Errorf("the command ran %q; the events are\n%s", text, strings.Join(p.eventLines(t), "\n"))

@@ -93,9 +93,10 @@ func Transform(object any) (any, error) {
 	return object, nil
 }
 
-// trimSessionSecret keeps only the identity and the owner of a session's Secret, because each
-// session has a Secret. It also keeps the revision of a changed model that the manager sent to the
-// session, and, if the Secret claims a warm pod, the claim and the number of the attempt.
+// trimSessionSecret removes most metadata of a session's Secret to save memory, because there is
+// one Secret per session. It keeps the identity and the owner. It also keeps the revision of the
+// model settings that the manager sent. If the Secret claims a warm pod, trimSessionSecret keeps
+// the claim and the number of the attempt.
 func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
 	if owner := metav1.GetControllerOfNoCopy(secret); owner == nil || owner.Kind != "Conversation" {
 		return

@@ -251,7 +251,8 @@ func (l *Log) seek() error {
 	return err
 }
 
-// Close closes the log. Later calls of Append fail, so a running turn stays open in the log.
+// Close closes the log. Later calls of Append fail. If a turn is running, the log therefore does
+// not record its end, and the next process resumes the turn.
 func (l *Log) Close() error { return l.file.Close() }
 
 // lockTimeout limits the wait for another process to release a log. Tests change it.

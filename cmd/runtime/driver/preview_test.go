@@ -150,7 +150,7 @@ hang`}).start()
 	}
 }
 
-func TestThePlainCommandsOutputIsPreviewed(t *testing.T) {
+func TestTheOutputOfAPlainCommandIsPreviewed(t *testing.T) {
 	t.Parallel()
 	last := filepath.Join(t.TempDir(), "last")
 	d := newDrive(t, session.Document{FirstMessage: "work", Agent: &session.Agent{Name: "plain",

@@ -100,8 +100,8 @@ func (i *installation) prepare(context.Context) error {
 	if i.plane, err = cluster.NewControlPlane(i.assets, i.dir, names); err != nil {
 		return err
 	}
-	// etcd's quota has room for all versions of all objects. As in production, etcd syncs each
-	// write to disk: no argument turns this off.
+	// etcd's quota has room for all versions of all objects. etcd syncs each write to disk, as in
+	// production: the flag --unsafe-no-fsync is not set.
 	i.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
 	if i.hostile == 0 {
 		// etcd keeps all versions of all objects, because checkHistory reads them at the end.

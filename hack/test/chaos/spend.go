@@ -45,7 +45,7 @@ const (
 	beforeMonth = 3 * time.Second
 	// afterRefusal is the pause of a client whose call was refused.
 	afterRefusal = 500 * time.Millisecond
-	// sessionVictim names the sessions in the counts of kills.
+	// sessionVictim is the name under which kills of sessions are counted.
 	sessionVictim = "session"
 )
 

@@ -53,7 +53,7 @@ func (m *moments) await(ctx context.Context, name string) (time.Time, error) {
 	}
 }
 
-// attemptOf returns the name of a session's attempt in moments.
+// attemptOf returns the key under which the type moments stores an attempt of a session.
 func attemptOf(name string, attempt int32) string { return fmt.Sprintf("%s/%d", name, max(1, attempt)) }
 
 // watchRunning records each attempt that is RUNNING, and each bare pod that is ready.

@@ -45,7 +45,7 @@ func TestThePageShowsTheOutputOfARunningCommand(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageShowsWhenTheModelIsCalledAgain(t *testing.T) {
+func TestThePageShowsTheTimeOfTheNextModelCall(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	const reason = "The model's provider limits the request rate. Next try at 15:04:05 UTC."
