@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// The value "always" for Step.Times makes a step answer more requests than the agent sends.
+// always is a value for Step.Times. It is larger than the number of requests that the agent sends.
 const always = 1000
 
 // fault is an error of the model, or of the connection to the model, during a turn.

@@ -17,7 +17,7 @@ import (
 // Kind is the machine-readable kind of an error.
 type Kind string
 
-// The kinds of errors.
+// These are the kinds of errors.
 const (
 	Authentication Kind = "authentication"
 	NotFound       Kind = "model_not_found"

@@ -11,7 +11,7 @@ import (
 // Role is the role of a message.
 type Role string
 
-// The roles.
+// These are the roles of messages.
 const (
 	User      Role = "user"
 	Assistant Role = "assistant"
@@ -88,7 +88,7 @@ type Request struct {
 // Stop is the reason why an answer ended.
 type Stop string
 
-// The stop reasons.
+// These are the reasons why an answer ended.
 const (
 	StopEnd     Stop = "end"
 	StopTools   Stop = "tools"

@@ -11,8 +11,8 @@ import (
 // Refusal is the part of a request that made a provider refuse the request.
 type Refusal string
 
-// The parts of a request that a provider can refuse. RefusedHistory means any content of the
-// messages, including images.
+// These are the parts of a request that a provider can refuse. RefusedHistory means any content of
+// the messages, including images.
 const (
 	RefusedImages  Refusal = "images"
 	RefusedHistory Refusal = "history"

@@ -9,8 +9,9 @@ import (
 	"github.com/openai/openai-go/v3/packages/respjson"
 )
 
-// Fields in answers of the chat completions API that must be sent back unchanged. They are Gemini's
-// thought signatures, from Google or LiteLLM, and the signed reasoning from OpenRouter and LiteLLM.
+// These fields in answers of the chat completions API must be sent back unchanged. They contain
+// Gemini's thought signatures, from Google or LiteLLM, and the signed reasoning from OpenRouter and
+// LiteLLM.
 var (
 	callFields    = []string{"extra_content", "provider_specific_fields"}
 	messageFields = []string{"extra_content", "reasoning_details", "thinking_blocks"}

@@ -194,10 +194,10 @@ func (o *output) add(piece []byte) {
 	}
 }
 
-// awaitRest is called after the shell has exited. It first waits for the end of the pipe, but at
-// most outputGrace, because processes that were interrupted together with the shell may still write
-// output, and a background process may hold the pipe open for ever. Then it waits until the reader
-// has read the output that is left in the pipe.
+// awaitRest is called after the shell has exited. It first waits for the end of the pipe, because
+// processes that were interrupted together with the shell may still write output. This wait takes
+// at most outputGrace, because a background process may hold the pipe open for ever. Then awaitRest
+// waits until the reader has read the output that is left in the pipe.
 func (o *output) awaitRest(pipe *os.File) {
 	select {
 	case <-o.closed:

@@ -56,7 +56,7 @@ func failed(format string, args ...any) Outcome {
 	return Outcome{Text: fmt.Sprintf(format, args...), IsError: true}
 }
 
-// Kinds of calls, for the display in clients.
+// These are the kinds of calls. Clients may show each kind differently.
 const (
 	kindExecute = "execute"
 	kindRead    = "read"
@@ -65,7 +65,7 @@ const (
 	kindOther   = "other"
 )
 
-// Names of the agent's own tools.
+// These are the names of the agent's own tools.
 const (
 	BashName   = "execute_bash"
 	EditorName = "str_replace_editor"

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/durable"
 )
 
-// Kinds of records.
+// These are the kinds of records.
 const (
 	// KindSession is the first record: the session's directory, its environment, and the
 	// instructions found there.
@@ -55,12 +55,12 @@ const (
 type Record struct {
 	Kind string `json:"kind"`
 
-	// Fields of KindSession records.
+	// KindSession records contain these fields.
 	Cwd          string `json:"cwd,omitempty"`
 	Environment  string `json:"environment,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
-	// Fields of KindPrompt records. KindFollowUp records also have a Message.
+	// KindPrompt records contain these fields. KindFollowUp records also contain a Message.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
 	// MessageID is the client's ID of a message that arrived during a turn.
@@ -69,14 +69,15 @@ type Record struct {
 	// the message. In a KindResult record, the model gets them after the results.
 	Learned []Knowledge `json:"learned,omitempty"`
 
-	// Field of KindAnswer records.
+	// KindAnswer records contain this field.
 	Answer *llm.Answer `json:"answer,omitempty"`
 
 	// Replayed is the number of replayed events of the recording so far. It is a field of KindSession,
 	// KindPrompt and KindAnswer records.
 	Replayed int `json:"replayed,omitempty"`
 
-	// Fields of KindAllowed, KindBegun and KindResult records.
+	// CallID is a field of KindAllowed, KindBegun and KindResult records. Result, Shell and Waiting
+	// are fields of KindResult records.
 	CallID string      `json:"callId,omitempty"`
 	Result *llm.Result `json:"result,omitempty"`
 	// Shell is the state of the shell after the command, if the command changed the state.
@@ -85,17 +86,18 @@ type Record struct {
 	// Waiting is set if the call waited for a command that is still running.
 	Waiting bool `json:"waiting,omitempty"`
 
-	// Fields of KindCondensed records. Summary replaces all messages except the last Keep messages.
-	// MaxFirst is the maximum number of characters that are kept of the user's first message.
+	// KindCondensed records contain these fields. Summary replaces all messages except the last
+	// Keep messages. MaxFirst is the maximum number of characters that are kept of the user's first
+	// message.
 	Summary  string `json:"summary,omitempty"`
 	Keep     int    `json:"keep,omitempty"`
 	MaxFirst int    `json:"maxFirst,omitempty"`
 
 	// Model is the model that a KindRepaired or KindWindow record is about.
 	Model string `json:"model,omitempty"`
-	// Fields of KindRepaired records. Images is set if all images became text. OlderImages is set
-	// if the images before the user's latest message became text. Calls holds the IDs of the calls
-	// that became text. Thinking is set if all reasoning was removed.
+	// KindRepaired records contain these fields. Images is set if all images became text.
+	// OlderImages is set if the images before the user's latest message became text. Calls holds
+	// the IDs of the calls that became text. Thinking is set if all reasoning was removed.
 	Images      bool     `json:"images,omitempty"`
 	OlderImages bool     `json:"olderImages,omitempty"`
 	Calls       []string `json:"calls,omitempty"`
@@ -105,7 +107,7 @@ type Record struct {
 	// Notice is the text of a KindNotice record.
 	Notice string `json:"notice,omitempty"`
 
-	// Fields of KindEnd records: a stop reason, or the kind and the text of an error.
+	// KindEnd records contain a stop reason, or the kind and the text of an error.
 	Stop      string `json:"stop,omitempty"`
 	Error     string `json:"error,omitempty"`
 	ErrorText string `json:"says,omitempty"`
@@ -120,8 +122,8 @@ type Knowledge struct {
 	Text string `json:"text"`
 }
 
-// Log is the open log of one session. Only one goroutine at a time may call its methods. Any
-// goroutine may call Close at any time.
+// Log is the open log of one session. Only one goroutine at a time may call its methods, except
+// Close, which any goroutine may call at any time.
 type Log struct {
 	file    *os.File
 	records int
@@ -251,8 +253,8 @@ func (l *Log) seek() error {
 	return err
 }
 
-// Close closes the log. Later calls of Append fail. If a turn is running, the log therefore does
-// not record its end, and the next process resumes the turn.
+// Close closes the log. Later calls of Append fail. The end of a running turn is therefore not
+// recorded, and the next process resumes the turn.
 func (l *Log) Close() error { return l.file.Close() }
 
 // lockTimeout limits the wait for another process to release a log. Tests change it.

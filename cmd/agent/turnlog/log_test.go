@@ -103,7 +103,7 @@ func TestOpenRejectsADamagedLog(t *testing.T) {
 	}
 }
 
-// A process may hold its log for a moment after its client was killed.
+// A process may keep its log locked for a moment after its client was killed.
 func TestOpenWaitsForTheLock(t *testing.T) {
 	home := t.TempDir()
 	first, err := Create(home, "s1")

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Names of an action's arguments. OpenHands clients know the command, the thought and the
-// confirmation state, and expect a thought in every action.
+// These are the names of an action's arguments. OpenHands clients know the command, the thought and
+// the confirmation state, and expect a thought in every action.
 const (
 	argCommand      = "command"
 	argThought      = "thought"
@@ -26,7 +26,7 @@ const (
 	argInput        = "input"
 )
 
-// Limits in bytes.
+// These limits are in bytes.
 const (
 	// maxText bounds each text in an event.
 	maxText = 64 << 10
@@ -51,8 +51,8 @@ func omitted(size int) string { return fmt.Sprintf("[… %d bytes left out …]"
 // truncated secret would not be recognized.
 type texts struct{ mask func(string) string }
 
-// text masks a text. It removes the middle of a long text, because the beginning and the end
-// usually matter most.
+// text returns a text with masked secrets. It removes the middle of a long text, because the
+// beginning and the end usually matter most.
 func (t texts) text(text string) string { return t.upTo(text, maxText) }
 
 func (t texts) upTo(text string, most int) string {
@@ -100,7 +100,7 @@ func (t texts) id(name string) string {
 	return hex.EncodeToString(digest[:])
 }
 
-// value masks and truncates every text in a value.
+// value masks and truncates every string in a decoded JSON value.
 func (t texts) value(value any, most int) any {
 	switch v := value.(type) {
 	case string:

@@ -98,7 +98,7 @@ const (
 	always = `{"optionId":"always","kind":"allow_always"}`
 )
 
-// has waits until the line occurs exactly this many times in the events.
+// drive.has waits until the line occurs exactly this many times in the events.
 func (d *drive) has(line string, times int) {
 	d.t.Helper()
 	d.wait(fmt.Sprintf("%q %d times", line, times), func() bool {

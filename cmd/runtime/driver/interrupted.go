@@ -10,7 +10,7 @@ import (
 // extraInterrupted is a field in the result of an action that did not run to its end.
 const extraInterrupted = "interrupted"
 
-// Results that the runtime records for actions whose result the agent did not report.
+// If the agent did not report the result of an action, the runtime records one of these results.
 const (
 	stoppedAction   = "[The turn ended before this action ended. The action may be partly done.]"
 	restartedAction = "[The session was restarted during this action. The action may be partly done.]"

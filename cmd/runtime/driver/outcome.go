@@ -60,7 +60,7 @@ func (o *Outcome) Turn() (*v1alpha1.ConversationTurn, error) {
 }
 
 // event reads the event with this ID. It returns an empty event if the event's JSON does not
-// contain mark.
+// contain the parameter mark.
 func (o *Outcome) event(id int, mark []byte) (event session.Event, err error) {
 	lines, err := o.Journal.Lines(id, id+1)
 	if err != nil || len(lines) == 0 || !bytes.Contains(lines[0], mark) {

@@ -14,7 +14,7 @@ import (
 // AnalyzerLLM is the security analyzer with which the agent rates the risk of its actions.
 const AnalyzerLLM = "llm"
 
-// Values of an action's confirmation_state.
+// An action's confirmation_state has one of these values.
 const (
 	awaitingConfirmation = "awaiting_confirmation"
 	confirmed            = "confirmed"

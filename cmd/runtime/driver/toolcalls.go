@@ -150,7 +150,7 @@ func (t *translator) asked(c *call, confirmation string) []session.Event {
 	return events
 }
 
-// digest identifies the tool call by the tool and its input.
+// digest returns a hash of all that describes the call: tool, title, input, content and locations.
 func (c *call) digest() string {
 	sum := sha256.New()
 	for _, part := range []string{c.ToolKind, c.Name, c.Title, plain(c.RawInput), plain(c.content),
@@ -213,8 +213,8 @@ func (c *call) observation() session.Event {
 	return e
 }
 
-// Exit codes of commands that have not ended by themselves. To OpenHands clients, -1 means that the
-// command is still running. Shells return 130 after an interrupt.
+// These are the exit codes of commands that have not ended by themselves. To OpenHands clients, -1
+// means that the command is still running. Shells return 130 after an interrupt.
 const (
 	exitRunning     = -1
 	exitInterrupted = 130

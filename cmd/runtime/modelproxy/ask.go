@@ -141,7 +141,7 @@ func (a *ask) withUsage() []byte {
 	return a.with("stream_options", options)
 }
 
-// with returns a copy of the body in which the named field has this value.
+// ask.with returns a copy of the body in which the named field has this value.
 func (a *ask) with(name string, value any) []byte {
 	fields := map[string]json.RawMessage{}
 	_ = json.Unmarshal(a.body, &fields)

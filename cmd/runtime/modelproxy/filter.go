@@ -53,8 +53,8 @@ func (f *usageFilter) Close() error {
 	return err
 }
 
-// endOfEvent returns the position after the first event and its empty line, or -1. The search
-// starts at the given position.
+// endOfEvent returns the position after the first event and its empty line, or -1 if the text
+// contains no complete event. The search starts at the given position.
 func endOfEvent(text []byte, at int) int {
 	for {
 		line := bytes.IndexByte(text[at:], '\n')

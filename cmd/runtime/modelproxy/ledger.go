@@ -141,7 +141,7 @@ func (a *account) begin(ctx context.Context, e *entry, highest session.Dollars) 
 	defer cancel()
 	a.wait(highest)
 	defer a.wait(-highest)
-	alone := false // first request a reservation for all waiting calls together
+	alone := false // begin with a reservation for all waiting calls together
 	for pause := firstPause; ; pause *= 2 {
 		refusal, err := a.reserve(limit, e, highest, alone)
 		switch {

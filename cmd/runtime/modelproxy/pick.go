@@ -15,14 +15,14 @@ var pickedPaths = map[string]bool{
 }
 
 // picker scans JSON of any length for the values at pickedPaths. It holds at most one value in
-// memory and reports each value as soon as it ends. It skips invalid JSON.
+// memory and reports each value as soon as the value is complete. It skips invalid JSON.
 type picker struct {
 	picked func(path string, value []byte)
 
 	depth             int
 	inString, escaped bool
-	// text is the start of the last string. It includes the closing quote if the string is short.
-	// The string is a key if a colon follows it.
+	// text is the beginning of the string that was read last. It includes the closing quote if the
+	// string is short. The string is a key if a colon follows it.
 	text []byte
 	// outer is the current key in the outermost object.
 	outer string

@@ -89,7 +89,7 @@ type Options struct {
 	Log  *slog.Logger
 	// Transport is the transport to the endpoint. If it is nil, the default is used.
 	Transport http.RoundTripper
-	// Timeouts and limits. Zero means the default.
+	// Each of these timeouts, and MaxHeld, has a default, which is used if the field is zero.
 	Silence, Linger, Patience, ReserveTimeout time.Duration
 	MaxHeld                                   int64
 }
@@ -124,7 +124,7 @@ type target struct {
 	usageRefused atomic.Bool
 }
 
-// Error types of the proxy itself. They differ from the error types of providers.
+// These are the error types of the proxy itself. They differ from the error types of providers.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"

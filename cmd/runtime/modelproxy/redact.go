@@ -46,8 +46,8 @@ func redact(body []byte, mask func(string) string) []byte {
 	return append(r.out, body[r.copied:]...)
 }
 
-// redactor copies a request with masked texts. It changes no other byte, because providers cache
-// requests with the same beginning.
+// redactor copies a request and masks the texts in the copy. It changes no other byte, because
+// providers cache requests with the same beginning.
 type redactor struct {
 	body []byte
 	at   int
@@ -58,7 +58,7 @@ type redactor struct {
 	texts  [][2]int
 }
 
-// message masks a message. It skips the model's own messages.
+// message masks the secrets in one message. It skips the model's own messages.
 func (r *redactor) message() {
 	var role, kind string
 	r.texts = r.texts[:0]

@@ -208,7 +208,8 @@ func (a *account) finish(ctx context.Context) error {
 	}
 }
 
-// unused reports whether there is nothing to report.
+// unused returns true if no last report is needed: there is no ledger, or there are no costs, no
+// calls in flight and no earlier reports.
 func (a *account) unused() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	largestOutput = 1 << 30
 )
 
-// Request fields that affect the number of output tokens.
+// These request fields affect the number of output tokens.
 const (
 	maxTokensField     = "max_tokens"
 	maxCompletionField = "max_completion_tokens"

@@ -27,7 +27,7 @@ type Limit struct {
 // interrupted session loses no call.
 type spend struct {
 	options *Options
-	budget  *big.Rat // nil means none
+	budget  *big.Rat // nil if there is no budget
 
 	mu   sync.Mutex
 	kept Usage

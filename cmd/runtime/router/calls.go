@@ -86,8 +86,8 @@ func (u *upstream) problem(err error) error {
 	return fmt.Errorf("tool server %s %s", u.name, u.router.describe(err))
 }
 
-// followProgress requests progress notifications from the server. It sends a new token, because two
-// clients may use the same token.
+// followProgress requests progress notifications from the server. It sends the server a new
+// progress token, because two clients may use the same token.
 func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any,
 	extend func()) (stop func()) {
 	own := rand.Text()
@@ -103,8 +103,8 @@ func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, pa
 	return func() { u.relays.Delete(own) }
 }
 
-// relayProgress forwards progress to the client that requested it. It ignores tokens that the
-// router did not issue.
+// relayProgress forwards progress to the client that requested it. It ignores progress tokens that
+// the router did not issue.
 func (u *upstream) relayProgress(_ context.Context, request *mcp.ProgressNotificationClientRequest) {
 	token, ok := request.Params.ProgressToken.(string)
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Limits for the lists of one server. The lists stay in memory, and a server might send endless
-// lists.
+// These limits apply to the lists of one server. The lists stay in memory, and a server might send
+// endless lists.
 const (
 	maxItems = 4000    // of each list
 	maxPages = 100     // of each list
@@ -86,7 +86,8 @@ func collect[T, R any](left *int, kind string, read func(cursor string) (*R, err
 		// Some servers send lists with null items.
 		listed := slices.DeleteFunc(slices.Clone(items), func(item *T) bool { return item == nil })
 		taken := listed[:min(len(listed), maxItems-len(all.items))]
-		// The SDK client keeps the whole page, so all other fields of the page also count.
+		// The SDK client keeps the whole page in memory, so the size of the whole page counts, not
+		// only the size of its items.
 		whole := size(page)
 		if whole > *left {
 			taken = fitting(taken, *left)

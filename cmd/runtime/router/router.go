@@ -61,7 +61,7 @@ type Options struct {
 	Busy func() (done func())
 	Log  *slog.Logger
 
-	// Timeouts and delays. Zero means the default.
+	// Each of these durations has a default, which is used if the field is zero.
 	ConnectTimeout, StreamTimeout, CallTimeout, LongestCall, ListPause, FirstRetry time.Duration
 }
 
