@@ -95,7 +95,7 @@ type InitializeResult struct {
 	AuthMethods       []any             `json:"authMethods"`
 }
 
-// Info names a program.
+// Info is the name and the version of a program.
 type Info struct {
 	Name    string `json:"name"`
 	Title   string `json:"title,omitempty"`

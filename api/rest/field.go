@@ -58,8 +58,8 @@ func (f *Field[T]) Shown(stored any) any {
 	return stored
 }
 
-// Key is a write-only value of a request. Clients never see keys. They post null back, so null
-// keeps the stored key.
+// Key is a write-only value of a request. In responses, null stands in place of a key. Clients post
+// this null back, so null keeps the stored key.
 type Key struct{ Field[string] }
 
 // NewKey returns a key to store. An empty key removes the stored key.

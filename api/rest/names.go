@@ -29,7 +29,9 @@ func LocationOf(path string, names EntryNames) Location {
 			at, err := strconv.Atoi(strings.TrimSuffix(index, "]"))
 			switch {
 			case err != nil:
-				return loc // a key, not a position: an error never repeats text of the client
+				// The brackets contain a map key, which the client chose. An error never repeats
+				// text of the client.
+				return loc
 			case name == "providerTokens" || name == "customSecrets":
 				if names != nil {
 					loc = loc.Named(names(name, at))
@@ -41,7 +43,7 @@ func LocationOf(path string, names EntryNames) Location {
 			}
 		}
 		if strings.HasSuffix(name, "Ref") || name == "imageURLs" {
-			return loc // the request has the value at this location
+			return loc // in the request, this location contains the value itself
 		}
 	}
 	return loc

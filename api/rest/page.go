@@ -28,7 +28,7 @@ const (
 	SettingsParameter = "settings"
 )
 
-// SettingsName names UserSettings.
+// SettingsName is the namespace and the name of a UserSettings object.
 type SettingsName struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`

@@ -8,9 +8,9 @@ import (
 	"errors"
 )
 
-// Names of a session's tokens for the archive. ArchiveTokenFile is a key of the session Secret. The
-// attempt token exists only if an attempt uses the session Secret of an earlier attempt. The Secret
-// does not contain the attempt token: the pod gets it in the variable
+// A session can have two tokens for the archive. The session Secret contains the first token, under
+// the key ArchiveTokenFile. The second token exists only if an attempt uses the session Secret of
+// an earlier attempt. It is not in the Secret: the pod gets it in the variable
 // SecretVariable(AttemptTokenFile).
 const (
 	ArchiveTokenFile = "archive-token"
@@ -47,8 +47,8 @@ const (
 	ArchiveFrom = "from"
 	// ArchiveJournal identifies a journal. Event IDs are unique only within a journal.
 	ArchiveJournal = "journal"
-	// ArchivePrevious is the name of the event before the uploaded events. It must be the name of
-	// the last archived event, so that two journals are never mixed.
+	// ArchivePrevious is the JournalName of the event before the uploaded events. It must equal the
+	// JournalName of the last archived event, so that two journals are never mixed.
 	ArchivePrevious = "previous"
 	// ArchiveAttempt is the attempt of the session that sends the request. Only the latest attempt may
 	// write, because a stale attempt may still send events after a newer attempt has started.

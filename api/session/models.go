@@ -105,8 +105,8 @@ func ParseModels(data map[string]string) (Models, error) {
 	return models, errors.Join(errs...)
 }
 
-// parseModel reads a model from its text. Fields that are missing in the text keep the values that
-// they have in the parameter before.
+// parseModel reads a model from its text. The parameter "before" provides the values of fields that
+// are missing in the text.
 func parseModel(name string, text json.RawMessage, before Model) (model Model, err error) {
 	model = before
 	decoder := json.NewDecoder(bytes.NewReader(text))

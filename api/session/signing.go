@@ -24,7 +24,7 @@ const (
 	// secrets. They are not mounted anywhere.
 	SnapshotSecret         = "snapshots"
 	PreviousSnapshotSecret = "snapshots-previous"
-	// AuthorityKey is the key of the certificate authority, which only the manager reads.
+	// AuthorityKey is the private key of the certificate authority. Only the manager reads it.
 	// AuthorityCertificates are trusted by the clients of Parley's servers. ArchiveCertificate and
 	// ArchiveKey are mounted into the archive. All are PEM.
 	AuthorityKey          = "ca.key"

@@ -14,22 +14,20 @@ import (
 // suffixes session, session-key and workspace for its own objects.
 type ManagedKind string
 
-// Kinds managed for UserSettings. The comment on a kind names the parts by which ManagedName
-// distinguishes its objects. The keys llm-api-key, search-api-key and sandbox-api-key are named
-// after their HTTP settings.
+// Kinds of objects that Parley manages for UserSettings. The kinds llm-api-key, search-api-key and
+// sandbox-api-key have the names of the HTTP settings for these keys.
 const (
-	ManagedLLMKey       ManagedKind = "llm-api-key" // by the endpoint of the model
-	ManagedToken        ManagedKind = "token"       // by git provider
-	ManagedCustomSecret ManagedKind = "secret"      // by the secret's name
-	ManagedSettingsTool ManagedKind = "mcp"         // by tool server and purpose of the key
+	ManagedLLMKey       ManagedKind = "llm-api-key" // object name depends on the model's endpoint
+	ManagedToken        ManagedKind = "token"       // object name depends on the git provider
+	ManagedCustomSecret ManagedKind = "secret"      // object name depends on the secret's name
+	ManagedSettingsTool ManagedKind = "mcp"         // object name depends on the tool server and the purpose of the key
 )
 
-// Kinds of objects that are managed for a Conversation. The name of an object depends on the value
-// that the line names.
+// Kinds of objects that Parley manages for a Conversation.
 const (
-	ManagedSessionTool ManagedKind = "tool"   // by tool server and purpose of the key
-	ManagedReplay      ManagedKind = "replay" // by the text of the recording
-	ManagedImage       ManagedKind = "image"  // by the bytes of the image
+	ManagedSessionTool ManagedKind = "tool"   // object name depends on the tool server and the purpose of the key
+	ManagedReplay      ManagedKind = "replay" // object name depends on the recording's text
+	ManagedImage       ManagedKind = "image"  // object name depends on the image's bytes
 )
 
 // ManagedSecretKey is the key of a managed Secret's data that holds the value.

@@ -9,7 +9,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// managedSecrets returns the names of all Secrets managed for an owner, by the owner's label.
+// managedSecrets returns the names of all Secrets that Parley manages for an owner with this name.
+// The map's keys are the labels for the two kinds of owners.
 func managedSecrets(owner string) map[string][]string {
 	of := map[string][]string{
 		v1alpha1.LabelUserSettings: {

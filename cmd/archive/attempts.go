@@ -13,8 +13,8 @@ import (
 
 var (
 	errAttemptEnded = answer.Refuse(http.StatusForbidden, "This attempt of the session has ended")
-	// errAttemptUnknown means that the cache does not show the attempt yet. The manager records an
-	// attempt before it creates the attempt's pod.
+	// errAttemptUnknown means that the cache does not show the attempt yet. The cache shows the
+	// attempt soon, because the manager records an attempt before it creates the attempt's pod.
 	errAttemptUnknown = answer.Later(http.StatusServiceUnavailable,
 		"The archive does not know this attempt yet; retry later", time.Second)
 )

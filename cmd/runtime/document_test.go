@@ -19,7 +19,7 @@ func TestASessionRefusesAReplacedSessionDocument(t *testing.T) {
 	}{
 		{signed, session.DocumentDigest(signed), false},
 		{forged, session.DocumentDigest(signed), true},
-		{forged, "", false}, // outside of a pod
+		{forged, "", false}, // outside of a pod, there is no digest
 	} {
 		if err := os.WriteFile(filepath.Join(dir, session.DocumentFile), c.content, 0o600); err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 type environment struct {
 	supervise.Config
 	sessionDir, workspace, replayDir, imagesDir string
-	home                                        string // set once the workspace is open
+	home                                        string // set by openRecords
 	// attempt is the number of this attempt and starts at 1. ran is set if an earlier attempt ran.
 	attempt int
 	ran     bool

@@ -46,7 +46,7 @@ func waitingTime() time.Duration {
 
 const (
 	serverVariable = "TOOL_SERVER"
-	waitVariable   = "TOOL_SERVER_WAITS_FOR" // a file
+	waitVariable   = "TOOL_SERVER_WAITS_FOR" // contains the path of a file
 )
 
 // secretValues are the secrets of all test sessions, by their keys in the session Secret.

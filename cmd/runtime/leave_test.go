@@ -26,7 +26,7 @@ func (always) NameOf(_ context.Context, uid string) (string, error) { return "ns
 
 func (always) CheckAttempt(context.Context, string, int) error { return nil }
 
-// kept starts an archive and configures the pod's session to use it.
+// The function kept starts an archive and configures the pod's session to use it.
 func kept(t *testing.T, p *pod) archivetest.Store {
 	t.Helper()
 	store := archivetest.Open(t, archivetest.InDirectory(t))

@@ -63,7 +63,7 @@ func TestAFailedSnapshotIsRetried(t *testing.T) {
 		}
 		record(session.StateAwaiting)
 		wants("after the turn", 1)
-		time.Sleep(firstRetry + time.Second) // fake time of the bubble, as below
+		time.Sleep(firstRetry + time.Second) // in the fake time of synctest, as below
 		wants("after a minute", 2)
 		time.Sleep(time.Hour)
 		wants("after an hour", 9) // after 2, 4, 8, 10, 10, 10 and 10 minutes

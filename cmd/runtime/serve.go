@@ -287,7 +287,7 @@ func (s *run) gitProxy() *gitproxy.Proxy {
 		return nil
 	}
 	remote, err := workspace.Locate(s.doc.Repository)
-	if err != nil { // the session ends with this error once it prepares the workspace
+	if err != nil { // the preparation of the workspace fails with the same error and ends the session
 		return nil
 	}
 	return gitproxy.New(gitproxy.Options{Remote: remote, Token: s.providerToken(), Mask: s.store.Mask,

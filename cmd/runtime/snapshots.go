@@ -156,7 +156,7 @@ func (k *snapshots) take(ctx context.Context) error {
 	return err
 }
 
-// current reports whether the archive has the files as they were after the last turn.
+// The method current reports whether the archive has the files as they were after the last turn.
 func (k *snapshots) current() bool {
 	if k == nil {
 		return false

@@ -33,8 +33,8 @@ type warmPod struct {
 	bind session.Bind
 }
 
-// warm turns a pod into a warm pod, which has only its own key. The document and the secrets come
-// with the Bind.
+// The function warm turns a pod into a warm pod, which has only its own key. The document and the
+// secrets come with the Bind.
 func warm(t *testing.T, p *pod) *warmPod {
 	t.Helper()
 	w := &warmPod{pod: p, key: []byte("canary-bind-" + rand.Text()[:20]), bind: session.Bind{UID: "u1", Attempt: 1}}

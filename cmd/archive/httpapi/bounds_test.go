@@ -189,7 +189,8 @@ func TestReadingTheJournalPositionTakesLittleMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(archivetest.Dir(address), "u", "events", fmt.Sprintf("%012d", 5))
-	for _, cut := range []string{"", `{"id":6,"message":"` + strings.Repeat("x", size)} { // then a truncated event
+	// The first round appends nothing. The second round appends a truncated event.
+	for _, cut := range []string{"", `{"id":6,"message":"` + strings.Repeat("x", size)} {
 		text, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
 		if err == nil {
 			_, err = text.WriteString(cut)
@@ -296,7 +297,7 @@ func TestLargeEventsAreReadCompletely(t *testing.T) {
 				t.Errorf("events from %d are %s, want %s", from, got, want)
 			}
 		}
-		if err := s.End(t.Context(), "u", 0, []byte("{}")); err != nil { // the second round reads after the end
+		if err := s.End(t.Context(), "u", 0, []byte("{}")); err != nil { // in the second round, the session has ended
 			t.Fatal(err)
 		}
 	}

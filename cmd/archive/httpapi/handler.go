@@ -108,7 +108,7 @@ func NewHandler(store *store.Store, conversations Conversations,
 	return mux
 }
 
-// answered sends the result of do as JSON.
+// answered returns a serveFunc that calls do() and sends the result as JSON.
 func answered(do func(context.Context, call) (any, error)) serveFunc {
 	return func(ctx context.Context, w http.ResponseWriter, c call) error {
 		body, err := do(ctx, c)

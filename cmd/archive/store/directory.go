@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// temporary is the suffix of files during a write.
+	// temporary is the suffix of a file while it is being written.
 	temporary = ".tmp"
 	// temporaryTTL is the age at which a temporary file is deleted. A file of this age was left
 	// behind by a killed process.

@@ -180,7 +180,7 @@ func boundedModel(models map[string]counts, model string) string {
 	return model
 }
 
-// lines calls visit for all costs in the ledger.
+// The method lines calls visit() for all costs in the ledger.
 func (l *ledger) lines(visit func(day, namespace, model string, c counts)) {
 	for day, namespaces := range l.Ended {
 		for namespace, models := range namespaces {

@@ -20,9 +20,9 @@ const bufferSize = 64 << 10
 
 var newline = []byte("\n")
 
-// lines calls sink for each event of a segment, and writes the event and its newline to the writer
-// that sink returns. It ends when sink returns nil. A last line without a newline is not an event:
-// an older version was interrupted while writing it.
+// The method lines calls sink() for each event of a segment, and writes the event and its newline
+// to the writer that sink() returns. It ends when sink() returns nil. A last line without a newline
+// is not an event: an older version was interrupted while writing it.
 func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writer) (err error) {
 	object, err := s.bucket.open(ctx, of.key, 0)
 	if err != nil {

@@ -43,7 +43,7 @@ type change[T any] struct {
 }
 
 // change reads, changes and writes an object. If another process changes the object between the
-// read and the write, change starts again.
+// read and the write, this method reads the object again and repeats the change.
 func (o *objects[T]) change(ctx context.Context, in bucket, key string, apply func(*T) (bool, error)) error {
 	c := &change[T]{apply: apply, done: make(chan struct{})}
 	of := o.enter(key, c)

@@ -45,7 +45,7 @@ func chunkKey(uid, id string, index int) (string, error) {
 	return fmt.Sprintf("%s%s%s/%04d", uid, snapshotDir, id, index), nil
 }
 
-// Claim claims the Conversation for an attempt.
+// Claim makes the store refuse further writes of earlier attempts.
 func (s *Store) Claim(ctx context.Context, uid string, attempt int) error {
 	return retryChanged(func() error { return s.claim(ctx, uid, attempt) })
 }

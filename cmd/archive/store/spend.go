@@ -189,8 +189,8 @@ func (s *Store) othersIn(ctx context.Context, by spender, month, today string) (
 }
 
 // copyAmounts copies an owner's amounts to the ledger of the namespace, unless that ledger already
-// has newer amounts. If asks is set, the owner has a new reservation: the copy fails with
-// errOverLimit if the amounts exceed the limit. It returns the amounts of the other owners.
+// has newer amounts. If the owner has a new reservation (asks is true) and the amounts exceed the
+// limit, the copy fails with errOverLimit. copyAmounts returns the amounts of the other owners.
 func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string, of ownerAmounts,
 	asks bool) (others amounts, err error) {
 	hash := ownerHash(by.Owner)

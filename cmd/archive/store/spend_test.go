@@ -256,8 +256,8 @@ func TestUsersAreNotifiedOncePerPeriodThatALimitIsNear(t *testing.T) {
 	}
 }
 
-// The limit of the namespace refuses the reservation, so the user's costs do not exceed the soft
-// threshold.
+// With the reservation, the user would exceed the soft threshold. The limit of the namespace
+// refuses the reservation.
 func TestARefusedReservationCausesNoNotice(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Month: session.Dollar},
@@ -269,7 +269,7 @@ func TestARefusedReservationCausesNoNotice(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	b.BeforeNextWrite(func() { asBob(1, 150*cent) }) // after ada's session has read the ledger of the namespace
+	b.BeforeNextWrite(func() { asBob(1, 150*cent) }) // runs after ada's session has read the namespace's ledger
 	if got := b.send("u", 1, report(1, today, 0, 90*cent)); got.Refusal == nil || got.Notice != nil {
 		t.Errorf("the grant is %+v, %+v", got, got.Notice)
 	}
@@ -342,7 +342,7 @@ func TestTheLedgerOfManyConversationsStaysSmall(t *testing.T) {
 	for i := range conversations {
 		uid := fmt.Sprintf("0d0e7f9c-6a4f-4a1b-9f0e-%012d", i)
 		ends := report(1, today, 10*cent, 0)
-		ends.Final = i%10 > 0 // one session in ten runs
+		ends.Final = i%10 > 0 // every tenth session is still running
 		b.send(uid, 1, ends)
 	}
 	began := time.Now()

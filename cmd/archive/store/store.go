@@ -79,8 +79,8 @@ func retryChanged(do func() error) (err error) {
 	return err
 }
 
-// claim claims the Conversation for an attempt. From then on, every process refuses the writes of
-// earlier attempts.
+// claim records the attempt as the latest attempt that writes data. From then on, every process
+// refuses the writes of earlier attempts.
 func (s *Store) claim(ctx context.Context, uid string, attempt int) error {
 	text, version, err := readAll(ctx, s.bucket, uid+attemptName)
 	if err != nil && !errors.Is(err, errNotFound) {
@@ -189,7 +189,7 @@ func (s *Store) write(ctx context.Context, uid string, now extent, batch Batch) 
 		switch {
 		case empty && len(whole) > 0, !empty && last != now.last:
 			return errChanged
-		case empty || len(text) < minSegment: // else another process filled the segment: write a new one
+		case empty || len(text) < minSegment: // otherwise, the segment is full by now: write a new segment
 			key, lines, when = tail.key, append(whole, lines...), condition{version: version}
 		}
 	}

@@ -111,8 +111,8 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 }
 
 // Turns returns a page of the current outcomes and a tag that changes whenever any outcome changes.
-// The page contains the outcomes whose UIDs are greater than the UID in the parameter after. If the
-// tag equals the given tag, Turns waits for a change, and returns an empty list if there is none.
+// The parameter "after" is a UID, and the page contains only outcomes with greater UIDs. If the tag
+// equals the given tag, Turns waits for a change, and returns an empty list if there is none.
 func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration) (session.TurnList, string, error) {
 	ended := time.NewTimer(wait)
 	defer ended.Stop()

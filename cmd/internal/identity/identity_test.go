@@ -197,7 +197,7 @@ func TestAnIssuerThatIsDownIsReportedAsUnavailable(t *testing.T) {
 	}
 }
 
-// An issuer that does not answer must not hold callers longer than they want to wait.
+// An issuer that does not answer must not block callers longer than they want to wait.
 func TestTheWaitForTheIssuerEndsWithTheCallersContext(t *testing.T) {
 	issuer := openid.Start(t)
 	p := provider(t, options(issuer.URL))

@@ -227,13 +227,13 @@ func TestWaitingUsersTakeTurns(t *testing.T) {
 					mu.Lock()
 					order = append(order, user)
 					mu.Unlock()
-					time.Sleep(time.Second) // fake time of the bubble
+					time.Sleep(time.Second) // in the fake time of synctest
 					done()
 				}()
 				synctest.Wait() // the request is in the queue
 			}
 		}
-		for _, user := range []string{"ada", "eve", "jim", "joe"} { // more than there are slots
+		for _, user := range []string{"ada", "eve", "jim", "joe"} { // more users than slots
 			enqueue(user, 50)
 		}
 		enqueue("bob", 1)
@@ -303,7 +303,7 @@ func TestAnOperationIsRetriedWhenMemoryIsFreed(t *testing.T) {
 		tries := 0
 		work := func() error { tries++; return hold.Take(10 << 20) }
 		go func() {
-			time.Sleep(MaxWait / 2) // fake time of the bubble
+			time.Sleep(MaxWait / 2) // in the fake time of synctest
 			other.Release()
 		}()
 		if err := hold.Retry(t.Context(), work); err != nil || tries != 2 {

@@ -15,7 +15,7 @@ import (
 
 func TestHTTPAndHTTPSAreServedAtOneAddress(t *testing.T) {
 	t.Parallel()
-	secure := httptest.NewTLSServer(nil) // for its certificate and client
+	secure := httptest.NewTLSServer(nil) // provides a certificate and a client that trusts it
 	t.Cleanup(secure.Close)
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,7 +47,7 @@ func TestHTTPAndHTTPSAreServedAtOneAddress(t *testing.T) {
 		}
 	}
 	_ = server.Close()
-	if err := <-done; err != http.ErrServerClosed { //nolint:errorlint // Serve returns it as it is
+	if err := <-done; err != http.ErrServerClosed { //nolint:errorlint // Serve does not wrap this error
 		t.Error(err)
 	}
 }

@@ -40,8 +40,8 @@ type Server struct {
 	// Mask masks secrets in texts.
 	Mask func(string) string
 
-	// comparing is a semaphore that allows one comparison at a time. The field first makes sure
-	// that comparing is created only once.
+	// comparing is a semaphore that allows one comparison at a time. The sync.Once below creates
+	// the semaphore at the first comparison.
 	comparing chan struct{}
 	first     sync.Once
 	storing   sync.Map // names of uploads in flight

@@ -209,8 +209,8 @@ func (h *Host) repository(r repository) session.GitRepository {
 	return result
 }
 
-// Repositories returns a page of the user's repositories. If words is not empty, it returns a page
-// of search results instead.
+// Repositories returns a page of the user's repositories. If the caller passes search words, it
+// returns a page of search results instead.
 func (h *Host) Repositories(ctx context.Context, words string, page, size int) ([]session.GitRepository, error) {
 	number, count := strconv.Itoa(page), strconv.Itoa(size)
 	var found []repository

@@ -100,7 +100,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sent lists the request headers that the proxy forwards to the host.
+// The list sent contains the request headers that the proxy forwards to the host.
 var sent = []string{"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Type", "Git-Protocol",
 	"Range", "User-Agent"}
 
@@ -115,9 +115,9 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.SetBasicAuth(p.options.Remote.Credentials(p.options.Token))
 }
 
-// received lists the response headers that the proxy forwards to git. Set-Cookie is missing,
-// because cookies are credentials. WWW-Authenticate is missing, because git would ask the agent for
-// a password.
+// The list received contains the response headers that the proxy forwards to git. Set-Cookie is
+// missing, because cookies are credentials. WWW-Authenticate is missing, because git would ask the
+// agent for a password.
 var received = []string{"Accept-Ranges", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Range",
 	"Content-Type", "Location", "Retry-After"}
 

@@ -44,7 +44,7 @@ func TestEventsAreRetriedAtTheEndAfterTheArchiveWasFull(t *testing.T) {
 	k := newArchive(t)
 	k.full.Store(true)
 	keeper := k.attempt(1).Keep(open(t, inFile(t), "a", "b"))
-	keeper.Run(t.Context()) // until the archive refuses
+	keeper.Run(t.Context()) // returns when the archive refuses the events
 	k.full.Store(false)
 	if err := keeper.Finish(t.Context(), leaving(&session.Ending{Cost: "1.5"})); err != nil || k.has(0) != "a b" {
 		t.Errorf("the archive has %q, %v", k.has(0), err)

@@ -20,8 +20,8 @@ const (
 // child is the session's process. It also records whether the session was asked to end.
 type child struct {
 	pid      int
-	patience time.Duration    // how long it may take to end
-	probes   <-chan int       // missed probes in a row; nil once it was asked to end
+	patience time.Duration    // how long the child may take to end
+	probes   <-chan int       // missed probes in a row; nil after the child was asked to end
 	late     <-chan time.Time // fires when the child must be killed; nil while no end is requested
 	silent   bool             // the child was asked to end because it missed probes
 	killed   bool             // this process killed the child

@@ -110,7 +110,7 @@ func listen(address string) (*os.File, error) {
 // Listener returns the listener that the supervisor opened.
 func Listener() (net.Listener, error) {
 	file := os.NewFile(ListenerFD, "listener")
-	defer file.Close() // the listener has a copy, which no child inherits
+	defer file.Close() // the listener uses a copy of the descriptor, which no child inherits
 	listener, err := net.FileListener(file)
 	if err != nil {
 		return nil, fmt.Errorf("serve: %w", err)
