@@ -35,8 +35,8 @@ func newAdmissions() (<-chan event.GenericEvent, func(types.NamespacedName)) {
 	}
 }
 
-// fillQueue assigns a slot to every session with a pod, and restores the waiting sessions. It also waits
-// until the warm pods are known. It runs before the first decision.
+// fillQueue assigns a slot to every session with a pod, and restores the waiting sessions. It also
+// waits until the warm pods are known. It runs before the first decision.
 func (r *conversationReconciler) fillQueue(ctx context.Context) error {
 	r.fillMu.Lock()
 	defer r.fillMu.Unlock()

@@ -77,8 +77,8 @@ func (b *binds) get(pod types.UID) bindResult {
 	return result.(bindResult)
 }
 
-// state returns unbound if the manager does not know that the session is ready in the warm pod. It
-// returns refused if the pod refused the session.
+// state describes a session in a warm pod. unbound is true if the manager does not know that the
+// session is ready in the pod. refused is true if the pod refused the session.
 func (b *binds) state(s v1alpha1.ConversationStatus, pod *corev1.Pod) (unbound, refused bool) {
 	result := b.get(pod.UID)
 	ready := result.ready && result.restarts == lifecycle.PodRestarts(pod)

@@ -29,7 +29,8 @@ var (
 	errBadVolume  = errors.New("the volume of the claimed pod is missing, is being deleted, or has another owner")
 )
 
-// maxAdoptions is how often an adoption is tried while the pod changes.
+// maxAdoptions is the maximum number of retries of an adoption. An adoption is retried if the pod
+// changed between the read and the write.
 const maxAdoptions = 5
 
 // claimWarm adds the claim of a warm pod to the new Secret of a session. It returns nil if no warm

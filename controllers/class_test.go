@@ -206,7 +206,7 @@ func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 }
 
-// Not parallel: the default StorageClass is cluster-wide.
+// This test is not parallel, because the default StorageClass is cluster-wide.
 func TestTheUseOfScratchSpaceIsReportedIfThereIsNoDefaultStorageClass(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

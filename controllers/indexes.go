@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
-// Cache indexes, so that no reconcile lists a whole namespace.
+// These are the indexes of the cache. With them, no reconcile needs to list a whole namespace.
 const (
 	indexSecretName    = "secretName"
 	indexConfigMapName = "configMapName"

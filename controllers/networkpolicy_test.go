@@ -23,7 +23,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Input types of the evaluator in hack/test/netpol, which decides whether policies allow traffic.
+// These types are the input of the evaluator in hack/test/netpol. The evaluator decides whether
+// policies allow traffic.
 type (
 	traffic struct {
 		Source, Destination peer

@@ -10,7 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Priorities of Conversations in the work queue. A changed Conversation has priority 0.
+// These are the priorities of Conversations in the work queue. A changed Conversation has priority
+// 0.
 const (
 	// podPriority is the priority of a Conversation whose pod changed. The manager therefore
 	// continues the start of one session before it begins the start of another session. If many

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// writeStatus writes the status if the write must not wait, and then emits events and metrics of
-// the change. Otherwise it returns how long the write may wait.
+// writeStatus writes the status, and then emits events and metrics of the change. If the write may
+// still wait, writeStatus writes nothing, and returns how long the write may wait.
 func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v lifecycle.Verdict) (time.Duration,
 	error) {
 	before, after := o.Conversation.Status, lifecycle.NewStatus(o.Observation, v)

@@ -135,7 +135,8 @@ func restrictStatuses() error {
 	return nil
 }
 
-// startManager runs the controllers for one namespace until the end of the test, or until stop.
+// startManager runs the controllers for one namespace until the end of the test, or until the
+// caller calls stop.
 func startManager(t *testing.T, namespace string, change ...func(*rest.Config)) (stop func()) {
 	t.Helper()
 	return startManagerIn(t, "parley-system", namespace, change...)

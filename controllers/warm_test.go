@@ -159,7 +159,7 @@ func (w *warmth) podOf(c *v1alpha1.Conversation) *corev1.Pod {
 	return &pods[0]
 }
 
-// Not parallel: it counts all requests of the manager's user.
+// This test is not parallel, because it counts all requests of the manager's user.
 func TestAWarmStartCostsThreeWritesAndOneCall(t *testing.T) {
 	w := newWarmth(t, 2)
 	w.manage()

@@ -49,9 +49,9 @@ func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	return v1alpha1.WorkspaceScratch, nil
 }
 
-// findVolume returns the claim of the session's volume; nil if there is none. The claim was created
-// with a warm pod, or has the default name. If the cache may be stale, findVolume also asks the API
-// server.
+// findVolume returns the PersistentVolumeClaim of the session; nil if there is none. The
+// PersistentVolumeClaim was created with a warm pod, or has the default name. If the cache may be
+// stale, findVolume also asks the API server.
 func (g *gatherer) findVolume(ctx context.Context, c *v1alpha1.Conversation,
 	live bool) (*corev1.PersistentVolumeClaim, error) {
 	readers := []client.Reader{g.cache}
@@ -80,8 +80,9 @@ func workspaceObject(c *v1alpha1.Conversation) client.ObjectKey {
 	return client.ObjectKey{Namespace: c.Namespace, Name: lifecycle.WorkspaceName(c.Name)}
 }
 
-// ensureWorkspace creates the claim for the session's volume, if the session has a volume. If the
-// class no longer provides a volume, the claim cannot be created and must already exist.
+// ensureWorkspace creates the session's PersistentVolumeClaim, if the session has a volume. If the
+// class no longer provides a volume, the PersistentVolumeClaim cannot be created and must already
+// exist.
 func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Workspace == v1alpha1.WorkspaceScratch {

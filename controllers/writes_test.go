@@ -52,7 +52,7 @@ func managerRequests(t *testing.T) []string {
 	return lines
 }
 
-// Not parallel: it counts all requests of the manager's user.
+// This test is not parallel, because it counts all requests of the manager's user.
 func TestAStartCostsOnlyTheNecessaryRequests(t *testing.T) {
 	ns := env.Namespace(t, nil) // also the operator's namespace
 	startManagerIn(t, ns, ns)
@@ -119,7 +119,8 @@ func TestANewConversationHasTheStateStarting(t *testing.T) {
 	}
 }
 
-// heldWatch delays watch events of Conversations, from the first status write until release.
+// heldWatch delays watch events of Conversations, from the first status write until release() is
+// called.
 type heldWatch struct {
 	hold sync.RWMutex
 	once sync.Once
@@ -154,7 +155,7 @@ func (b heldBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Not parallel: it counts the reconciles of the whole process.
+// This test is not parallel, because it counts the reconciles of the whole process.
 func TestAStaleCacheCausesNoConflictingStatusWrite(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	late := &heldWatch{}
@@ -184,7 +185,7 @@ func TestAStaleCacheCausesNoConflictingStatusWrite(t *testing.T) {
 	}
 }
 
-// Not parallel: it counts the reconciles of the whole process.
+// This test is not parallel, because it counts the reconciles of the whole process.
 func TestARestartedManagerWritesNothingForHealthyConversations(t *testing.T) {
 	const n = 500
 	ns := env.Namespace(t, nil)
@@ -375,7 +376,7 @@ func TestASessionStartsAfterACrashBetweenAnyTwoWrites(t *testing.T) {
 	}
 }
 
-// Not parallel: it measures the memory of the whole process.
+// This test is not parallel, because it measures the memory of the whole process.
 func TestLongTextsAreNotCached(t *testing.T) {
 	const n = 40
 	ns := env.Namespace(t, nil)

@@ -7,7 +7,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Fields of a Conversation, grouped by the reason for a webhook call.
+// Each of these lists is a group of fields of a Conversation. The webhook's match condition treats
+// the groups differently.
 var (
 	lifetimes = []string{"idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
 	lifecycle = append([]string{"suspend", "restartAt"}, lifetimes...)

@@ -43,7 +43,7 @@ func (f *findings) checkConversationModel(spec *v1alpha1.ConversationSpec, setti
 	}
 }
 
-// agentCatalogue names the ConfigMap with the agents.
+// agentCatalogue is the namespace and name of the ConfigMap with the agents.
 type agentCatalogue client.ObjectKey
 
 // checkAgent refuses an agent that is not in the catalogue, and lists the catalogue.

@@ -32,7 +32,7 @@ func impersonator(t *testing.T, name, resource string, names ...string) {
 	})
 }
 
-// in returns an actor who is a member of the groups.
+// in() returns an actor who is a member of the groups.
 func in(t *testing.T, name, namespace string, groups ...string) *actor {
 	t.Helper()
 	user(t, name, namespace)

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Limits of one object. The schema limits single fields, but not their sums.
+// These constants limit a whole object. The schema limits only single fields.
 const (
 	// maxConversationText and maxToolText are numbers of bytes. A session could not use much more,
 	// because its Secret has at most 1 MiB.

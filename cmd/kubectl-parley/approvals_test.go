@@ -39,7 +39,7 @@ func (c *chatter) types(line string) {
 	}
 }
 
-// The method reads waits until the output contains a text at least the given number of times.
+// reads() waits until the log contains the text at least the given number of times.
 func (c *chatter) reads(log *testenv.Log, text string, times int) {
 	c.t.Helper()
 	testenv.Await(c.t, func() error {

@@ -25,8 +25,8 @@ type typedLine struct {
 
 const noQuestion = -1
 
-// settle is how long a question must be on a terminal before a line can answer it. If a line is
-// complete sooner, the user probably typed it before reading the question.
+// settle is the time for which a question must be on a terminal before a line can answer it. If a
+// line is complete sooner, the user probably typed it before reading the question.
 const settle = time.Second
 
 // readLines reads lines as soon as they are typed, even while an earlier line is being sent. For

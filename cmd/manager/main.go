@@ -170,8 +170,8 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("load the Kubernetes config: %w", err)
 	}
-	// No client-side rate limit: the API server has priority and fairness, and a second limit would
-	// only delay requests under load.
+	// Disable the client-side rate limit: the API server protects itself with API Priority and
+	// Fairness, and a second limit would only delay requests under load.
 	cfg.QPS = -1
 	scheme, err := controllers.NewScheme()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Container names in a session's pod.
+// These are the names of containers in a session's pod.
 const (
 	SessionContainer = "session"
 	InstallContainer = "install-runtime"

@@ -2,7 +2,7 @@ package lifecycle
 
 import "strings"
 
-// Length limits of texts that the operator writes, in bytes.
+// These are the maximum lengths of texts that the operator writes, in bytes.
 const (
 	maxStatusMessage = 2048 // limit of status.message in the schema
 	maxRestartCause  = 256  // limit of status.lastRestart in the schema

@@ -32,9 +32,9 @@ type Observation struct {
 	// alone, without the values of the Conversation.
 	ClassName   string
 	ClassBounds Bounds
-	// SettingsExist reports whether the UserSettings that the Conversation belongs to exist, and
-	// SettingsUID is their UID. UserSettings that were deleted and created again have another UID,
-	// and count as different UserSettings.
+	// SettingsExist reports whether the UserSettings of the Conversation exist. SettingsUID is
+	// their UID. UserSettings that were deleted and created again have another UID, and count as
+	// different UserSettings.
 	SettingsExist bool
 	SettingsUID   types.UID
 	// SettingsOwner is the username of the owner of these UserSettings; empty without an owner.
@@ -96,7 +96,7 @@ type Warm struct {
 // PodAction is the action on the session's pod.
 type PodAction int
 
-// Actions on the session's pod.
+// These are the actions on the session's pod.
 const (
 	KeepPod      PodAction = iota // change nothing
 	NeedPod                       // ensure that the current attempt has a pod

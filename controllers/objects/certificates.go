@@ -21,7 +21,8 @@ const (
 	// when a third of its lifetime is left.
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 	serverLifetime    = 90 * 24 * time.Hour
-	// backdating tolerates clocks of nodes that are behind the manager's clock.
+	// backdating is the time between the start of a certificate's validity and its creation. A node
+	// whose clock is behind the manager's clock thus accepts a new certificate.
 	backdating = time.Hour
 )
 

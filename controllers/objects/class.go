@@ -22,7 +22,7 @@ type Class struct {
 	Spec v1alpha1.SessionClassSpec
 }
 
-// Defaults of the operator, for fields that the class leaves empty.
+// These are the operator's defaults for fields that the class leaves empty.
 const (
 	defaultIdleTimeout   = 30 * time.Minute
 	defaultStartDeadline = 10 * time.Minute
@@ -30,9 +30,9 @@ const (
 	defaultRestarts      = 5
 )
 
-// Defaults for the space that a session uses on the disk of its node. defaultScratch limits each
-// scratch volume, and defaultDisk limits the rest: logs, and files in the writable layer of the
-// image, such as /tmp.
+// These are the defaults for the space that a session uses on the disk of its node. defaultScratch
+// limits each scratch volume. defaultDisk limits the rest: logs, and files in the writable layer of
+// the image, such as /tmp. defaultDiskRequest is the request for all this space.
 var (
 	defaultScratch     = resource.MustParse("10Gi")
 	defaultDisk        = resource.MustParse("10Gi")

@@ -14,7 +14,8 @@ import (
 // defaultNoticePercent is the share of a spending limit above which users get a notice.
 const defaultNoticePercent = 80
 
-// SpendClaims say who pays for a session with these settings, and which limits the class has.
+// SpendClaims returns claims that say who pays for a session with these settings, and which limits
+// the class has.
 func (c Class) SpendClaims(settings *v1alpha1.UserSettings) (*session.SpendClaims, error) {
 	claims := &session.SpendClaims{Owner: cmp.Or(settings.OwnerName(), string(settings.UID)),
 		Namespace: settings.Namespace}

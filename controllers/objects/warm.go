@@ -164,7 +164,7 @@ func BindKey(secret *corev1.Secret, pod *corev1.Pod, keys ...[]byte) []byte {
 // HasVolume reports whether the class provides volumes.
 func (w *WarmPods) HasVolume() bool { return w.volume != nil }
 
-// Volume returns the claim for the volume of a warm pod; nil if the class provides no volume.
+// Volume returns the PersistentVolumeClaim of a warm pod; nil if the class provides no volume.
 func (w *WarmPods) Volume(pod *corev1.Pod) (*corev1.PersistentVolumeClaim, error) {
 	if !w.HasVolume() {
 		return nil, nil

@@ -11,7 +11,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// WorkspaceClaim returns the claim for the volume of a session; nil for scratch space.
+// WorkspaceClaim returns the PersistentVolumeClaim for the files of a session; nil for scratch
+// space.
 func WorkspaceClaim(c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
 	if workspace == nil {
 		return nil, nil

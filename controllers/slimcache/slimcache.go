@@ -172,8 +172,8 @@ func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 }
 
 // trimPod keeps the inputs of a session's status: the images of waiting containers, the name of the
-// workspace's claim, and parts of the pod's status. It copies these fields, because the spare capacity
-// of decoded maps and slices costs about 1 KiB per pod.
+// workspace's PersistentVolumeClaim, and parts of the pod's status. It copies these fields, because
+// the spare capacity of decoded maps and slices costs about 1 KiB per pod.
 func trimPod(pod *corev1.Pod) {
 	pod.Spec = corev1.PodSpec{
 		InitContainers: imagesOfWaiting(pod.Spec.InitContainers, pod.Status.InitContainerStatuses),

@@ -24,8 +24,9 @@ const cookieLifetime = 12 * time.Hour
 
 const linkLifetime = 10 * time.Minute
 
-// Names of the cookie. Browsers accept a name with securePrefix only over TLS and only from this
-// host, so that no page of a neighbouring host can replace the cookie.
+// The name of the cookie is plainName or, over TLS, securePrefix and plainName. A browser accepts a
+// cookie whose name starts with securePrefix only over TLS and only from this host, so that no page
+// of a neighbouring host can replace the cookie.
 const (
 	securePrefix = "__Host-"
 	plainName    = "parley"

@@ -50,8 +50,8 @@ func (c *Cookies) Origin(r *http.Request) string {
 var foreign = answer.Refuse(http.StatusForbidden, "The request comes from a page of another origin")
 
 // SameOrigin refuses requests that do not come from the facade's own page. Browsers send the header
-// Origin with every write. Behind an untrusted proxy that ends TLS, SameOrigin can compare only the
-// host.
+// Origin with every write. Behind an untrusted proxy that terminates TLS, SameOrigin can compare
+// only the host.
 func (c *Cookies) SameOrigin(r *http.Request) error {
 	origin, err := url.Parse(r.Header.Get("Origin"))
 	if err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) {

@@ -27,10 +27,10 @@ type User struct {
 	Settings *v1alpha1.UserSettings
 }
 
-// ID identifies the user in budgets.
+// ID identifies the user in the limits on requests and memory.
 func (u *User) ID() string { return string(u.UID) }
 
-// Key is the name of the user's settings.
+// Key returns the namespace and the name of the user's settings.
 func (u *User) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: u.Namespace, Name: u.Name}
 }
@@ -41,7 +41,7 @@ const cacheTimeout = 2 * time.Second
 // Method is the kind of a credential.
 type Method string
 
-// The methods of authentication.
+// These are the methods of authentication.
 const (
 	ByKey        Method = "key"
 	ByCookie     Method = "cookie"

@@ -36,7 +36,7 @@ const (
 	MaxResponse = 17 << 20
 )
 
-// Refusals of requests to sessions that cannot respond.
+// These are the responses to a user whose request the session cannot answer.
 var (
 	NotRunning   = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
 	Starting     = answer.Later(http.StatusServiceUnavailable, "The session is starting; retry later", time.Second)

@@ -30,7 +30,8 @@ type Signer struct {
 	now               func() time.Time
 }
 
-// NewSigner reads the key from the directory in which the Secret session.SigningSecret is mounted.
+// NewSigner returns a signer. Each time that the signer needs its key, it reads the key from dir,
+// the directory in which the Secret session.SigningSecret is mounted.
 func NewSigner(dir string) *Signer {
 	return &Signer{file: filepath.Join(dir, session.SigningPrivateKey),
 		authorities: filepath.Join(dir, session.AuthorityCertificates), now: time.Now}

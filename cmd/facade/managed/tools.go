@@ -37,8 +37,8 @@ type tools struct {
 	keys  []Key
 }
 
-// store adds a key to the keys to write, and returns the reference to it. The purpose of the key
-// determines the name of its Secret.
+// store adds a key to the list of keys that must be written, and returns the reference to the key.
+// The purpose of the key determines the name of its Secret.
 func (t *tools) store(key rest.Key, of ...string) *v1alpha1.SecretKeyRef {
 	stored := Key{v1alpha1.ManagedName(t.owner, t.kind, of...), *key.Value}
 	t.keys = append(t.keys, stored)

@@ -13,8 +13,8 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// Limits of rendered texts. Each limits a construct that costs the parser disproportionate time or
-// memory.
+// These constants limit texts, and constructs in texts that would cost the parser disproportionate
+// time or memory.
 const (
 	// MaxText is the longest text, in bytes.
 	MaxText = 64 << 10

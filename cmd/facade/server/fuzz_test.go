@@ -17,7 +17,7 @@ import (
 // mark is added to every string of a fuzzed body. A refusal must not contain it.
 const mark = "zq9mark"
 
-// Requests with every field, as a Go client sends them.
+// These requests contain every field, as a Go client sends them.
 var (
 	everySetting = rest.Settings{
 		Language: rest.Set("en"), MaxIterations: rest.Set(int32(100)), ConfirmationMode: rest.Null[bool](),

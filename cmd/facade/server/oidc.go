@@ -42,7 +42,7 @@ type SignInOptions struct {
 
 const callbackPath = "/api/signin/callback"
 
-// Refusals of a sign-in. A person reads them in the browser.
+// These are the responses to a refused sign-in. A person reads them in the browser.
 var (
 	notOffered  = answer.Refuse(http.StatusNotFound, "Parley is not configured for a sign-in with an OpenID provider")
 	badThen     = answer.Refuse(http.StatusBadRequest, "The query parameter \"then\" must be a path of this site")

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// open contains the calls that need no authentication.
+// The list open contains the calls that need no authentication.
 var open = []string{
 	"GET /alive", "GET /health", "GET /ready", "GET /openapi.json", "GET /api/options/config",
 	"POST /api/signin", "POST /api/signout", "GET /api/session", "GET /api/signin/options", "GET /api/signin/oidc",

@@ -108,9 +108,10 @@ type waking struct {
 	// attempt is the number of the ended attempt after which this message requested a start. It is
 	// -1 if the message requested no start.
 	attempt int32
-	// requested is when the message last requested a start.
+	// requested is the time at which the message last requested a start.
 	requested time.Time
-	// unreached is when the session first could not be reached; zero if the session can be reached.
+	// unreached is the time at which the session became unreachable; zero if the session can be
+	// reached.
 	unreached time.Time
 }
 

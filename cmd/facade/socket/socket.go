@@ -43,8 +43,8 @@ const (
 	smallFrame = 1 << 10
 )
 
-// Types of Engine.IO frames, and of Socket.IO packets, which are inside the message frames of
-// Engine.IO.
+// These constants are the types of Engine.IO frames and of Socket.IO packets. A Socket.IO packet is
+// inside a message frame of Engine.IO.
 const (
 	frameOpen, framePing, framePong = "0", "2", "3"
 	frameClose                      = "1"
@@ -55,8 +55,8 @@ const (
 	packetRefused                   = "44"
 )
 
-// Names of the Socket.IO events. eventOut carries events of the session, and eventIn carries events
-// of the user. Old clients use the name eventInOld instead of eventIn.
+// These constants are the names of the Socket.IO events. eventOut carries events of the session,
+// and eventIn carries events of the user. Old clients use the name eventInOld instead of eventIn.
 const (
 	eventOut   = "oh_event"
 	eventIn    = "oh_user_action"

@@ -36,7 +36,7 @@ const (
 	maxReports = 1000
 )
 
-// Values of the label outcome of the metric parley_onboarding_total.
+// These constants are the values of the label "outcome" in the metric parley_onboarding_total.
 const (
 	outcomeCreated      = "created"
 	outcomeExisting     = "existing"
@@ -98,7 +98,7 @@ func newOnboarder(c client.Client, live client.Reader, recorder events.EventReco
 	}
 }
 
-// Settings names UserSettings.
+// Settings identifies a UserSettings object.
 type Settings struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`

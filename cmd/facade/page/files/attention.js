@@ -2,7 +2,7 @@
 import { get, pathOf } from './api.js';
 import { h } from './render.js';
 
-// Agent states in which the agent waits for the user.
+// waiting contains the states in which the agent waits for the user.
 export const waiting = new Set(['awaiting_user_input', 'awaiting_user_confirmation', 'finished', 'error']);
 
 const agentWords = {
@@ -19,7 +19,7 @@ const turnOf = (item) => (item.status === 'RUNNING' || ['Idle', 'Completed'].inc
 
 // stateOf describes the state of a conversation. word is the text of the badge, and kind its style.
 // attention is set after a failure and while an approval is pending. turn is set if the user must
-// act next. The agent's own state, if known, is newer than the turn in the Conversation's status.
+// act next. If the agent's current state is known, stateOf ignores item.turn, which may be older.
 export function stateOf(item, agent) {
   const last = turnOf(item);
   const wrong = (word) => ({ word, kind: 'alert', attention: true, turn: true });

@@ -60,7 +60,7 @@ export function choice(label, options, { value = '', help, name } = {}) {
   return { element: labelled(label, input, help), input, read: () => input.value || null };
 }
 
-// The field maybe lets the user choose yes, no or "not set".
+// maybe() returns a field with the choices yes, no and "not set".
 export function maybe(label, { value, help, name } = {}) {
   const field = choice(label, [['', 'Not set'], ['true', 'Yes'], ['false', 'No']], { value: value === null || value === undefined ? '' : String(value), help, name });
   return { ...field, read: () => ({ true: true, false: false })[field.input.value] ?? null };
