@@ -38,7 +38,7 @@ func TestSettingsWithoutAnAgentUseTheDefaultAgent(t *testing.T) {
 	}
 }
 
-func TestConfirmationModeNeedsAnAgentThatAsks(t *testing.T) {
+func TestConfirmationModeNeedsAnAgentThatAsksForPermission(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManagerIn(t, ns, ns)

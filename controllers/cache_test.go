@@ -116,7 +116,7 @@ func TestATenantCannotFillTheManagersMemory(t *testing.T) {
 	}
 }
 
-func TestATruncatedConversationStartsWithItsWholeSpec(t *testing.T) {
+func TestASessionGetsTheWholeSpecEvenIfTheCacheTruncatesIt(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

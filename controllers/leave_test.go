@@ -177,7 +177,7 @@ func TestASessionThatBecomesIdleGivesUpItsSlot(t *testing.T) {
 	awaitState(t, ns, "foreign", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-func TestNoMoreSessionsGiveUpTheirSlotsThanSessionsWait(t *testing.T) {
+func TestAtMostOneSessionGivesUpItsSlotForEachWaitingSession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](4)})

@@ -28,7 +28,7 @@ func runningPods(t *testing.T, namespace string) []corev1.Pod {
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !lifecycle.HoldsSlot(&p) })
 }
 
-func TestTheClassLimitsRunningSessionsPerUser(t *testing.T) {
+func TestAClassLimitsTheRunningSessionsOfAUser(t *testing.T) {
 	t.Parallel()
 	const all, limit, workers = 100, 10, 32
 	ns := env.Namespace(t, nil)

@@ -105,7 +105,7 @@ func TestWarmPodsAreReplacedWhenTheirClassChanges(t *testing.T) {
 	})
 }
 
-func TestWarmPodsFollowTheLabelsOfNamespaces(t *testing.T) {
+func TestWarmPodsExistOnlyInNamespacesWithMatchingLabels(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
 	w.changeClass(func(s *v1alpha1.SessionClassSpec) {

@@ -98,7 +98,7 @@ func TestTheDefaultLimitOfConversationsIs1000(t *testing.T) {
 }
 
 // No controller computes the usage of quotas in this test, so the test itself sets the usage.
-func TestTheQuotaOfTheSamplesLimitsConversations(t *testing.T) {
+func TestTheSampleQuotaLimitsTheNumberOfConversations(t *testing.T) {
 	namespace, root := env.Namespace(t, nil), admin(t)
 	quota := &corev1.ResourceQuota{}
 	text, err := os.ReadFile(testenv.Path("config", "samples", "quota.yaml"))

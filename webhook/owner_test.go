@@ -210,7 +210,7 @@ func TestInheritanceHasOneLevel(t *testing.T) {
 	expectWarnings(t, early, `spec.inheritFrom: UserSettings "later" do not exist yet`)
 }
 
-func TestAModelOfAnotherProviderThanTheInheritedModelIsRefused(t *testing.T) {
+func TestAModelIsRefusedIfTheInheritedModelHasAnotherProvider(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	for name, spec := range map[string]string{"team": "{llmModel: openai/gpt-5, llmAPIKeyRef: {name: team, key: k}}",
 		"heir": "inheritFrom: team"} {

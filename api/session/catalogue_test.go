@@ -96,7 +96,7 @@ func TestTemplatesAreRendered(t *testing.T) {
 	}
 }
 
-func TestUnsetFieldsRenderToNothing(t *testing.T) {
+func TestFieldsWithoutAValueRenderAsEmptyText(t *testing.T) {
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[session.AgentInput]()) {
 		want := []string{"agent"}
 		if field.Type.Kind() == reflect.Bool {
@@ -153,7 +153,7 @@ func TestTheDocumentedModelsAreValid(t *testing.T) {
 	}
 }
 
-func TestTheShippedAgentsArgumentsFollowTheSettings(t *testing.T) {
+func TestTheArgumentsOfTheShippedAgentDependOnTheSettings(t *testing.T) {
 	text, err := os.ReadFile("../../config/agents/catalogue.yaml")
 	if err != nil {
 		t.Fatal(err)

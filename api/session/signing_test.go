@@ -63,7 +63,7 @@ func TestASigningKeyMustBeAnEd25519Key(t *testing.T) {
 
 // A receiver may know only one of the keys: a running session keeps the key of its start, and the
 // kubelet updates mounted keys with a delay.
-func TestDuringARotationReceiversOfEitherKeyAcceptTokens(t *testing.T) {
+func TestReceiversOfEitherKeyAcceptTokensDuringARotation(t *testing.T) {
 	first, err := session.NewSigningKey()
 	if err != nil {
 		t.Fatal(err)

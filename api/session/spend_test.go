@@ -53,7 +53,7 @@ func TestAmountsAreExactAndRoundedUp(t *testing.T) {
 	}
 }
 
-func TestASessionsTokenNamesThePersonWhoPays(t *testing.T) {
+func TestTheTokenOfASessionNamesThePersonWhoPays(t *testing.T) {
 	t.Parallel()
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -90,7 +90,7 @@ func TestASessionsTokenNamesThePersonWhoPays(t *testing.T) {
 	}
 }
 
-func TestARefusalContainsTheLimitTheCostsAndTheResetTime(t *testing.T) {
+func TestARefusalContainsTheLimitAndTheCostsAndTheResetTime(t *testing.T) {
 	t.Parallel()
 	state := session.LimitState{Scope: session.ScopeUser, Period: session.PeriodMonth, Limit: 50 * session.Dollar,
 		Spent: 49_980_000_000_000, Resets: time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)}

@@ -113,7 +113,7 @@ func TestTheModelIsAskedToContinueAnEmptyOrTruncatedAnswer(t *testing.T) {
 	})
 }
 
-func TestAKilledAgentAsksTheModelToContinueOnlyOnce(t *testing.T) {
+func TestAKilledAgentAsksTheModelOnlyOnceToContinue(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		killed := true

@@ -188,7 +188,7 @@ func TestThePolicyProtectsSessionKeys(t *testing.T) {
 
 // An attacker with the facade's identity must not get the settings, keys or classes of other
 // people.
-func TestTheFacadeCannotChangeTheOwnerInheritanceOrClassOfSettings(t *testing.T) {
+func TestTheFacadeCannotChangeTheOwnerOrTheInheritanceOrTheClassOfSettings(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)
 	facade, err := client.New(suite.AsFacade, client.Options{Scheme: suite.Scheme})

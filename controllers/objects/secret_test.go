@@ -57,7 +57,7 @@ func TestOnlySessionsOnScratchSpaceWithAnArchiveGetASnapshotKey(t *testing.T) {
 	}
 }
 
-func TestTheRevisionOfAModelChangesWithEachOfItsSettings(t *testing.T) {
+func TestEachSettingOfAModelChangesItsRevision(t *testing.T) {
 	settings := v1alpha1.UserSettingsSpec{LLMModel: ptr.To("a/one"), LLMBaseURL: ptr.To("https://example.com"),
 		LLMAPIKeyRef: &v1alpha1.SecretKeyRef{Name: "llm", Key: "key"}}
 	version := corev1.Secret{ObjectMeta: metav1.ObjectMeta{UID: "u", ResourceVersion: "1"}}

@@ -134,7 +134,7 @@ func TestABlockedSessionHoldsNoSlot(t *testing.T) {
 	d.expect("e", d.enter("e"), true)
 }
 
-func TestEachSessionIsQueuedByTheLimitOfItsClass(t *testing.T) {
+func TestTheLimitOfItsClassDecidesWhetherASessionWaits(t *testing.T) {
 	d := newDriver(t)
 	d.limit["a1"], d.limit["a2"], d.limit["a3"], d.limit["a4"] = 3, 3, 3, 3
 	d.enter("a1")

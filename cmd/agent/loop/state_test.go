@@ -170,7 +170,7 @@ func TestInstructionsComeAfterAllToolResults(t *testing.T) {
 	}
 }
 
-func TestTheModelGetsSummarisedInstructionsAgain(t *testing.T) {
+func TestInstructionsAreSentAgainIfCondensingRemovedThem(t *testing.T) {
 	learn := func(r turnlog.Record, name string) turnlog.Record {
 		r.Learned = []turnlog.Knowledge{{Name: name, Text: "rules of " + name}}
 		return r

@@ -96,7 +96,7 @@ func (m *hookedBody) Read(p []byte) (int, error) {
 
 // The request body of an ending may arrive slowly, and a later attempt may write before the body is
 // complete. The earlier attempt's ending must not replace the later attempt's ending.
-func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
+func TestNothingIsStoredIfAnAttemptIsSupersededWhileItEnds(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	s, other := archivetest.Open(t, address), archivetest.Open(t, address)

@@ -106,7 +106,7 @@ const (
 	today = "2026-11-18"
 )
 
-func TestARefusalNamesTheLimitAndKeepsCallsInFlight(t *testing.T) {
+func TestARefusalNamesTheLimitButCallsInFlightStayReserved(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Day: 50 * cent, Month: 2 * session.Dollar}})
 	b.send("u-1", 1, report(1, today, 10*cent, 20*cent))
@@ -232,7 +232,7 @@ func TestReportsAfterTheFinalReportAreRefused(t *testing.T) {
 	}
 }
 
-func TestUsersAreNotifiedOncePerPeriodThatALimitIsNear(t *testing.T) {
+func TestUsersGetOneNoticePerPeriodIfALimitIsNear(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Day: 50 * cent, Month: session.Dollar}})
 	if got := b.send("u", 1, report(1, today, 40*cent, 0)); got.Notice != nil {

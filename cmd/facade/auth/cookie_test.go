@@ -124,7 +124,7 @@ func TestUsersStaySignedInAfterAKeyRotation(t *testing.T) {
 
 // The shipped Ingress terminates TLS. The facade does not know the address of the Ingress, so it
 // cannot trust the headers of the Ingress.
-func TestCookiesAreSentOverTLSOnlyIfTheExternalURLIsHTTPS(t *testing.T) {
+func TestCookiesAreMarkedSecureIfTheExternalURLIsHTTPS(t *testing.T) {
 	for external, want := range map[string]string{"https://parley.example.com": securePrefix + plainName,
 		"HTTPS://parley.example.com": securePrefix + plainName, "http://127.0.0.1:3000": plainName, "": plainName} {
 		c := NewCookies(func() ([][]byte, error) { return [][]byte{[]byte("secret")}, nil }, nil, external)

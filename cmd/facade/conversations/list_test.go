@@ -40,7 +40,7 @@ func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 	}
 }
 
-func TestPagesContainEachConversationOnceNewestFirst(t *testing.T) {
+func TestPagesContainEachConversationOnceAndTheNewestFirst(t *testing.T) {
 	t.Parallel()
 	const n = 50
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

@@ -151,7 +151,7 @@ func TestWrongKeysAreRefusedAtOnce(t *testing.T) {
 }
 
 // The client writes its whole body before it reads the response, like Python's urllib.
-func TestClientsRefusedEarlyCanReadTheResponse(t *testing.T) {
+func TestClientsCanReadAnEarlyRefusal(t *testing.T) {
 	served := httptest.NewServer(handler(&stubCluster{}))
 	defer served.Close()
 	const length = 20 << 20

@@ -395,7 +395,7 @@ func TestOneRequestRendersAtMostMaxTextBytes(t *testing.T) {
 }
 
 // The facade renders one request of a user at a time, and pauses after each request.
-func TestAUsersRenderRequestsRunOneAtATime(t *testing.T) {
+func TestOnlyOneRenderRequestOfAUserRunsAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := New(&crowd{}, DefaultOptions(), prometheus.NewRegistry())
 		rendering, err := handler.server.budget.Wait(t.Context(), "ada", limits.Renders)

@@ -46,7 +46,7 @@ func list(h http.Handler, user string) int {
 	return w.Code
 }
 
-func TestListsRunOneAtATimePerUser(t *testing.T) {
+func TestOnlyOneListRequestOfAUserRunsAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &listing{end: make(chan struct{})}
 		h := New(c, DefaultOptions(), prometheus.NewRegistry())
@@ -67,7 +67,7 @@ func TestListsRunOneAtATimePerUser(t *testing.T) {
 	})
 }
 
-func TestAListThatWaitsTooLongIsRefused(t *testing.T) {
+func TestAListRequestThatWaitsTooLongIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &listing{end: make(chan struct{})}
 		h := New(c, DefaultOptions(), prometheus.NewRegistry())

@@ -237,7 +237,7 @@ func TestReusedSignInLinksAreCounted(t *testing.T) {
 // Without a confirmation, a victim who follows an attacker's link would store keys in the
 // attacker's account. A link therefore needs a confirmation even in a browser in which no user is
 // signed in.
-func TestALinkSignsInOnlyAfterConsent(t *testing.T) {
+func TestALinkSignsAUserInOnlyAfterConsent(t *testing.T) {
 	b := newBrowser(t, &crowd{}, DefaultOptions())
 	code := func(user string) string {
 		code, err := b.handler.(*Handler).server.cookies.Link(&auth.User{UID: types.UID(user)},

@@ -171,7 +171,7 @@ func TestAWaitingMessageIsRefusedWhenTheUserStopsTheSession(t *testing.T) {
 }
 
 // The facade's cache may be older than the user's last request.
-func TestAMessageRightAfterAStopStartsTheSession(t *testing.T) {
+func TestASessionStartsForAMessageSentRightAfterAStop(t *testing.T) {
 	t.Parallel()
 	c := newSleeper("127.31.5.4", "127.31.5.41")
 	sessionAt(t, "127.31.5.41", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })

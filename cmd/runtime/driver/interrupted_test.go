@@ -25,7 +25,7 @@ func TestAnInterruptedCommandIsNotShownAsRunning(t *testing.T) {
 		"of 3", 1)
 }
 
-func TestACommandThatARestartInterruptedGetsAResult(t *testing.T) {
+func TestAnInterruptedCommandGetsAResultAfterARestart(t *testing.T) {
 	t.Parallel()
 	for _, can := range []string{"plain", "plainresume", "plainexact"} {
 		t.Run(can, func(t *testing.T) {

@@ -164,7 +164,7 @@ func TestTheAgentTakesSeveralMessagesInATurn(t *testing.T) {
 
 // The third message is not sent during the turn, because the agent has not taken the second
 // message.
-func TestMessagesAfterAMessageThatTheAgentDidNotTakeGetTheirOwnTurns(t *testing.T) {
+func TestAMessageGetsItsOwnTurnIfTheAgentDidNotTakeThePreviousMessage(t *testing.T) {
 	t.Parallel()
 	d, proceed := steering(t)
 	d.message("say third")

@@ -159,7 +159,7 @@ func follow(t *testing.T, url, last string, n int) (ids []string) {
 	return ids
 }
 
-func TestAPageOfLargeEventsIsShorter(t *testing.T) {
+func TestAPageContainsFewerEventsIfTheyAreLarge(t *testing.T) {
 	takes, server, _ := serve(t)
 	for range 10 {
 		if err := takes.Message(strings.Repeat("x", 5<<19), nil, ""); err != nil {

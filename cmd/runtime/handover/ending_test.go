@@ -39,7 +39,7 @@ func TestAFullArchiveAcceptsTheFinalReport(t *testing.T) {
 
 // The archive may have room again at the end, for example after the user deleted other
 // conversations.
-func TestEventsAreRetriedAtTheEndAfterTheArchiveWasFull(t *testing.T) {
+func TestEventsAreSentAgainAtTheEndIfTheArchiveWasFull(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	k.full.Store(true)

@@ -57,7 +57,7 @@ func TestCallsThatFailAtTheEndpointAreNotCounted(t *testing.T) {
 	}
 }
 
-func TestABrokenStreamWithoutUsageCountsAnEstimate(t *testing.T) {
+func TestAnEstimateIsCountedForABrokenStreamWithoutUsage(t *testing.T) {
 	broken := true
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if broken {

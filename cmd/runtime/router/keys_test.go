@@ -184,7 +184,7 @@ func TestToolsNamedLikeASecretCanBeCalled(t *testing.T) {
 }
 
 // A value that is clearly a key is masked even in names, although calls with the masked name fail.
-func TestKeysAreMaskedInNames(t *testing.T) {
+func TestKeysAreMaskedInToolAndResourceNames(t *testing.T) {
 	f := startKeyed(t, apiKey, namesake(apiKey))
 	tools, err := f.client.ListTools(t.Context(), nil)
 	expectAnswer(t, tools, err, apiKey, "postgres_***_query")

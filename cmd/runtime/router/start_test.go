@@ -38,7 +38,7 @@ func TestStartWaitsForAServerWithTransientErrors(t *testing.T) {
 	}
 }
 
-func TestStartDoesNotWaitForAServerThatRefuses(t *testing.T) {
+func TestStartDoesNotWaitForAServerWithPermanentErrors(t *testing.T) {
 	f := start(t, session.ToolServers{
 		SHTTP: []session.RemoteServer{{URL: serve(t, locked(streamableHandler()))}, {URL: serve(t, http.NotFoundHandler())}},
 		Stdio: []session.StdioServer{stdio("broken", "broken")},

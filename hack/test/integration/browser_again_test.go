@@ -79,7 +79,7 @@ func TestThePageReconnectsToARestartedFacade(t *testing.T) {
 	}
 }
 
-func TestThePageRenamesAConversationUploadsAFileAndPlaysASound(t *testing.T) {
+func TestThePagePlaysSoundsAndUploadsFilesAndRenamesConversations(t *testing.T) {
 	ada := newPerson(t, map[string]any{"enable_sound_notifications": true}, says("First answer."), says("Second answer."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)

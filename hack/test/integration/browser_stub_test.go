@@ -299,7 +299,7 @@ func asksAbout(id string) session.Event {
 }
 
 // The page must always show the command that an approval would run.
-func TestThePageShowsTheCallToConfirm(t *testing.T) {
+func TestThePageShowsTheToolCallThatNeedsConfirmation(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	// The call "old" was interrupted by a restart. The call "low" needs no confirmation.

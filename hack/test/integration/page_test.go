@@ -204,7 +204,7 @@ func (p *person) awaitNoPod(t *testing.T) {
 
 // The link has the same form as the link that `make run` prints. Its code must not stay in the
 // page's address.
-func TestALinkSignsIn(t *testing.T) {
+func TestALinkSignsAUserIn(t *testing.T) {
 	ada := newPerson(t, nil)
 	host, err := url.Parse(ada.url)
 	if err != nil {
@@ -226,7 +226,7 @@ func TestALinkSignsIn(t *testing.T) {
 }
 
 // checkErrors must report every error, because all other tests of the page rely on it.
-func TestThePageTestsDetectEveryErrorInTheBrowser(t *testing.T) {
+func TestThePageCannotHideErrorsFromTheTests(t *testing.T) {
 	ada, _ := newcomer(t)
 	host, err := url.Parse(ada.url)
 	if err != nil {

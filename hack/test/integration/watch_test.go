@@ -51,7 +51,7 @@ func texts(events []session.Event) string {
 	return strings.Join(all, "; ")
 }
 
-func TestAUserReadsEventsSendsMessagesAndReadsTheDiff(t *testing.T) {
+func TestAUserCanSendMessagesAndReadEventsAndTheDiff(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil,
 		says("I begin.", bash("echo two >> file; echo new > made; printf 'a\\0b' > binary")), says("Done."),

@@ -16,7 +16,7 @@ import (
 
 // Two replicas share a bucket. The connection breaks at random, before or after the server handles
 // a request.
-func TestSpendingLimitsHoldInABucket(t *testing.T) {
+func TestSpendingLimitsAreEnforcedIfTheLedgerIsInABucket(t *testing.T) {
 	s3 := gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		dice := rand.Float64()

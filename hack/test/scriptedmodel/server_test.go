@@ -155,7 +155,7 @@ func TestRequestsWithToolsGetTheNextStepOfTheScript(t *testing.T) {
 	}
 }
 
-func TestTheResponsesAPIStreams(t *testing.T) {
+func TestAnswersOfTheResponsesAPIAreStreamed(t *testing.T) {
 	t.Parallel()
 	script := scriptedmodel.Script{Steps: []scriptedmodel.Step{{
 		Text: "hello there", Calls: []scriptedmodel.Call{{Name: "shell", Input: scriptedmodel.Input(map[string]int{"a": 1})}},
@@ -189,7 +189,7 @@ func TestTheResponsesAPIStreams(t *testing.T) {
 	}
 }
 
-func TestTheGeminiAPIStreams(t *testing.T) {
+func TestAnswersOfTheGeminiAPIAreStreamed(t *testing.T) {
 	t.Parallel()
 	server := scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{{
 		Text: "hello there", Calls: []scriptedmodel.Call{{Name: "f"}}, Usage: &scriptedmodel.Usage{Input: 3, Output: 4},
