@@ -44,7 +44,8 @@ test: k8s ## Run all tests, including those against a real API server.
 
 # Packages that run in a cluster. The race detector needs cgo, so these builds share no cache with others.
 RACE = $(patsubst %,./%/...,$(wildcard controllers webhook cmd/facade cmd/archive cmd/runtime cmd/agent))
-# The packages with the most concurrency that need no API server, for CI.
+# CI uses the race detector only for these packages: they need no API server and have the most
+# concurrency.
 RACE_SAMPLE = ./controllers/queue ./cmd/internal/... ./cmd/archive/... ./cmd/facade/auth ./cmd/facade/live \
 	./cmd/facade/server ./cmd/facade/socket ./cmd/runtime/driver ./cmd/runtime/events ./cmd/runtime/handover \
 	./cmd/runtime/journal ./cmd/runtime/modelproxy ./cmd/runtime/router ./cmd/runtime/supervise ./cmd/agent/loop
@@ -211,7 +212,8 @@ plugin: ## Build kubectl parley and its shell completion into bin/; add bin/ to 
 	@$(GO_BUILD) -o bin/kubectl-parley ./cmd/kubectl-parley
 	@ln -sf kubectl-parley bin/kubectl_complete-parley
 
-# One program with a symlink per component. Without the version, a server reports v0.0.0 and clients reject it.
+# bin/k8s contains one program, and a symlink to it for each component. Without the version, a
+# server reports v0.0.0 and clients reject it.
 K8S_COMPONENTS = etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kubelet
 K8S_VERSION = $(shell sed -nE 's/^[[:space:]]*k8s.io\/kubernetes (v[0-9.]+)$$/\1/p' hack/tools/k8s/go.mod)
 K8S_NUMBERS = $(subst ., ,$(K8S_VERSION:v%=%))
@@ -228,7 +230,8 @@ k8s:
 		echo 'k8s: KUBEBUILDER_ASSETS lacks kube-apiserver or etcd; unset it to build them' >&2; exit 1; }
 endif
 
-# Linked under a temporary name, so that an interrupted build leaves no program.
+# The build writes the program under a temporary name, so that an interrupted build leaves no
+# incomplete program.
 bin/k8s/k8s: $(addprefix hack/tools/k8s/,go.mod go.sum main.go)
 	@echo 'k8s: building Kubernetes $(K8S_VERSION) into bin/k8s; the first build takes minutes'
 	@mkdir -p bin/k8s
@@ -261,7 +264,8 @@ images: ## Write dist/images: IMG as a tarball for amd64 and arm64, with SPDX li
 push: ## Build the images and push them to the registry in IMG.
 	@$(GO_BUILD) -o bin/make-images ./hack/release/images && exec bin/make-images -tag=$(IMG) -push $(IMAGES_FLAGS)
 
-# IMG by its digest, if IMG is the image that `make images` or `make push` built last.
+# IMG_BY_DIGEST names the image by its digest, if IMG is the image that `make images` or `make push`
+# built last. Otherwise, it is equal to IMG.
 IMG_BY_DIGEST = $(or $(shell sed -n 's|^$(IMG) ||p' dist/images/built 2> /dev/null),$(IMG))
 
 .PHONY: build-installer

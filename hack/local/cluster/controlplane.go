@@ -44,7 +44,7 @@ func (c *ControlPlane) URL() string {
 }
 
 // NewControlPlane makes the certificates of a control plane and assigns its ports. It stores the
-// certificates and the ports in the directory state. It also assigns a port to each of the given
+// certificates and the ports in the state directory. It also assigns a port to each of the given
 // names. It never assigns a reserved port.
 func NewControlPlane(binaries, state string, names []string, reserved ...int) (*ControlPlane, error) {
 	pki, err := EnsurePKI(filepath.Join(state, "pki"))

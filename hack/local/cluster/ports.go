@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// Linux gives outgoing connections ports from 32768 upwards. A lower port stays free until its
-// server starts.
+// Linux gives outgoing connections ports from 32768 upwards. AssignPorts chooses lower ports, so
+// that no outgoing connection takes a port before its server starts.
 const (
 	firstPort = 20000
 	lastPort  = 29999

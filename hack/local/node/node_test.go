@@ -427,8 +427,8 @@ func TestANodeKillsOnlyProcessesOfItsSessions(t *testing.T) {
 	of, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	Kill(dir)
-	// If SIGKILL and SIGTERM are both pending, Linux reports that SIGKILL ended the process. If
-	// Linux reports SIGTERM, the function Kill did not kill the process.
+	// Each process now gets a SIGTERM. If a SIGKILL is also pending, Linux reports that SIGKILL
+	// ended the process. If Linux reports SIGTERM, the function Kill did not kill the process.
 	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)

@@ -58,7 +58,7 @@ type podRun struct {
 
 func newPodRun(ctx context.Context, n *Node, pod *corev1.Pod) *podRun {
 	r := &podRun{node: n, pod: pod}
-	// The pod's context does not end together with the node's context. Its cause is therefore always a
+	// Only r.stop ends the pod's context, even when the node stops. The cause is therefore always a
 	// *stopped.
 	r.ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { r.stop(&stopped{nodeStops, stopGrace}) })

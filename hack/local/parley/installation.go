@@ -33,7 +33,7 @@ type Installation struct {
 
 	// Client has admin rights.
 	Client    client.WithWatch
-	workloads map[string]manifests.Workload // by container name; Install sets it
+	workloads map[string]manifests.Workload // keyed by container name; Install sets it
 }
 
 // Install builds and applies kustomizations, except their Deployments, which run as processes.

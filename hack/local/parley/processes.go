@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// Names of the ports that cluster.AssignPorts assigns. The facade has no name here: its port is
-// part of FacadeAddress.
+// Names of the ports that cluster.AssignPorts assigns. The list does not contain the facade's own
+// port, because FacadeAddress contains it.
 const (
 	// WebhookPort is the name of the webhook's port.
 	WebhookPort        = "webhook"

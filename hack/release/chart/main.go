@@ -171,7 +171,7 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 		when := always
 		switch object.GetKind() {
 		case "Namespace":
-			continue // Helm creates it, or it exists
+			continue // Helm creates the namespace, or it exists
 		case "CustomResourceDefinition":
 			when = withCRDs
 		case "NetworkPolicy":
@@ -203,8 +203,8 @@ func (b *builder) objects(dir string) []*unstructured.Unstructured {
 	return objects
 }
 
-// overlay writes a kustomization that sets marks for prefix, namespace and image. The component is
-// optional.
+// overlay writes a kustomization that sets marks for prefix, namespace and image. If component is
+// empty, the kustomization contains no component.
 func (b *builder) overlay(name, component string, resources ...string) string {
 	lines := []string{
 		"namePrefix: " + markPrefix, "namespace: " + markNamespace,
@@ -221,7 +221,7 @@ func (b *builder) above(name, below, component string) string {
 
 // tenant writes a kustomization of the objects that each watched namespace needs. kustomize does
 // not mark the subjects of their RoleBindings, because the subjects are in Parley's namespace. The
-// function template marks the subjects.
+// function template() marks the subjects later.
 func (b *builder) tenant() string {
 	return b.write("tenant", []string{"namespace: " + markTenant}, "", []string{"rbac/namespace"})
 }

@@ -182,7 +182,8 @@ const selectedNamespaces = `namespaceSelector:
     operator: In
     values: {{- toYaml . | nindent INDENT }}`
 
-// webhooks restricts the webhooks to the namespaces that the release lists, if it lists any.
+// webhooks adds a namespace selector to each webhook if the release lists namespaces. If
+// cert-manager is enabled, it also adds an annotation.
 func (s *sheet) webhooks() {
 	webhooks, _, err := unstructured.NestedSlice(s.Object, "webhooks")
 	if err != nil {

@@ -76,7 +76,7 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-// reasons returns the value of each constant for a condition reason, by the constant's name.
+// reasons maps the name of each constant for a condition reason to the constant's value.
 func reasons(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -84,7 +84,8 @@ func TestTheTableOfMetricsMatchesTheCode(t *testing.T) {
 	}
 }
 
-// inExpression matches the names of metrics in a PromQL expression, by their prefixes.
+// inExpression matches the names of metrics in a PromQL expression. It recognizes them by their
+// prefixes.
 var inExpression = regexp.MustCompile(`\b(parley|controller_runtime|workqueue|process|go|rest_client)_[a-z_]+`)
 
 // metricLookup returns a function that looks up a metric in Parley's source and in its libraries.

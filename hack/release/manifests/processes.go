@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Workload describes a container of a Deployment. Its program runs as a local process instead.
+// Workload describes a container of a Deployment whose program runs as a local process.
 type Workload struct {
 	Namespace      string
 	ServiceAccount string
@@ -20,7 +20,8 @@ type Workload struct {
 }
 
 // FitToProcesses removes the Deployments and their volume claims, and points the webhooks at
-// webhookAddress. It returns the remaining objects, and the containers of the Deployments by name.
+// webhookAddress. It returns the remaining objects, and a map from container names to the
+// containers of the Deployments.
 func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured,
 	map[string]Workload, error) {
 	var kept []*unstructured.Unstructured

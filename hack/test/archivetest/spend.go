@@ -62,8 +62,8 @@ func (p *provider) limitOf(scope string) session.Dollars {
 	return limits.Month
 }
 
-// send begins a call whose cost is at most highest. The returned function ends the call with its
-// real cost.
+// send begins a call. The argument highest is the highest possible cost of the call. The returned
+// function ends the call with its real cost.
 func (p *provider) send(owner, day string, highest session.Dollars) (end func(cost session.Dollars)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,8 +101,8 @@ type spendingSession struct {
 	run      int64
 	day      string
 	days     []string
-	// granted is the amount of the last grant. reported is the part of spent that the session had
-	// reported when it got this grant.
+	// granted is the amount of the last grant. spent is the cost of all ended calls. reported is
+	// the cost that the session had reported when it got the last grant.
 	granted, reported, spent session.Dollars
 	lines                    map[string]session.SpentLine
 	sent                     []session.SpendReport
@@ -149,8 +149,8 @@ func (s *spendingSession) ask(ctx context.Context, need, want session.Dollars, f
 	}
 }
 
-// work makes calls. During each call, the session is killed with the probability kill. The result
-// tells whether the session was killed.
+// work makes calls. The argument kill is the probability that the session is killed during a call.
+// The result tells whether the session was killed.
 func (s *spendingSession) work(ctx context.Context, calls int, kill float64) (killed bool) {
 	for range calls {
 		highest := cent/2 + rand.N(2*cent)

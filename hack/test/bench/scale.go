@@ -174,7 +174,7 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 }
 
 // settle waits until the restarted manager is idle. It returns the manager's CPU time in ms, and
-// the duration from the time begin until the manager became idle.
+// the time from the start of the manager until it became idle. begin is the time of this start.
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {

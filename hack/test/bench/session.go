@@ -44,7 +44,7 @@ type measuredSession struct {
 	// request is the time from POST until the first request to the model. call is the time from POST
 	// until the first tool call runs.
 	request, call time.Duration
-	memory        map[string]sample // by the name of the program
+	memory        map[string]sample // keyed by the name of the program
 }
 
 // measureSessions measures real sessions, one after the other.

@@ -121,8 +121,8 @@ func createLabelledSecrets(ctx context.Context, t *tenant, n int) error {
 }
 
 // queueSessions creates hundreds of sessions, and then changes them again and again. It deletes no
-// session: after each deletion of a running session, a queued session starts, and here all sessions
-// share one node.
+// session, because each deletion of a running session starts a queued session. The starts would
+// load the node, which all sessions share here.
 func queueSessions(ctx context.Context, t *tenant, n int) error {
 	c := t.conversation(fmt.Sprint("queued-", n%300))
 	if n < 300 {

@@ -34,7 +34,7 @@ type found struct {
 	settings      map[types.NamespacedName]*v1alpha1.UserSettings
 	pods          map[types.NamespacedName]*corev1.Pod
 	secrets       map[types.NamespacedName]*corev1.Secret
-	podsOf        map[types.UID]*corev1.Pod // by Conversation
+	podsOf        map[types.UID]*corev1.Pod // keyed by the UID of the Conversation
 	class         *v1alpha1.SessionClass
 	// uids holds the UIDs of all objects found. children are the objects that Parley creates for its
 	// own kinds.

@@ -19,8 +19,8 @@ import (
 const (
 	// claimTimeout limits how long a kill waits for a claim.
 	claimTimeout = 8 * time.Second
-	// longestAim is the longest time from a claim to the kill that waited for this claim. Most starts
-	// take longer.
+	// longestAim is the longest time from a claim to the kill that waited for this claim. Most
+	// sessions take longer to start.
 	longestAim = 100 * time.Millisecond
 )
 
@@ -29,7 +29,7 @@ const (
 type claims struct {
 	mu      sync.Mutex
 	running map[types.NamespacedName]bool
-	open    map[types.NamespacedName]bool // by Conversation
+	open    map[types.NamespacedName]bool // keyed by Conversation
 	made    chan types.NamespacedName
 }
 

@@ -61,10 +61,10 @@ type crowd struct {
 
 	mu      sync.Mutex
 	phase   string
-	open    map[string]int                // measurements that were begun and not ended, by phase
-	times   map[[2]string][]time.Duration // by phase and measure
-	failed  map[string][]string           // by phase
-	waiting map[string]chan struct{}      // by the name of a conversation; closed when the conversation runs
+	open    map[string]int                // number of unfinished measurements, keyed by phase
+	times   map[[2]string][]time.Duration // keyed by phase and by the name of the measured time
+	failed  map[string][]string           // error texts, keyed by phase
+	waiting map[string]chan struct{}      // keyed by conversation; closed when it runs
 }
 
 // newCrowd creates the users. They have the rights of namespace editors.
@@ -259,7 +259,7 @@ func (c *crowd) converse(ctx context.Context, u *user, random *rand.Rand, id str
 type turnEnd struct {
 	message string // the user's message that began the turn
 	state   session.State
-	reason  string // of a failure
+	reason  string // why the turn failed
 }
 
 // say sends a message and waits for the end of the agent's turn.
@@ -356,7 +356,8 @@ func (c *crowd) print(out io.Writer, r *report) {
 		for _, p := range []int{50, 99} {
 			a, b := percentile(alone, p), percentile(beside, p)
 			ratio, bound := b.Seconds()/a.Seconds(), "-"
-			bounded := p == 99 && what != response // the time of a creation includes the response
+			// The response needs no bound, because the time of a creation includes the response.
+			bounded := p == 99 && what != response
 			if bounded {
 				bound = fmt.Sprint(maxRatio)
 			}

@@ -101,7 +101,7 @@ func (f *httpFrontend) send(ctx context.Context, method, path string, body any, 
 	[]byte) {
 	text, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // the bodies are valid
+		panic(err) // cannot happen: JSON can encode all bodies
 	}
 	request, err := http.NewRequestWithContext(ctx, method, f.url+path, bytes.NewReader(text))
 	if err != nil {

@@ -62,7 +62,7 @@ type history struct {
 	madeOf   map[string]map[types.UID]bool
 	attempt  map[types.UID]int
 	versions int
-	// owners contains the Conversations that owned each pod, by the UID of the pod.
+	// owners maps the UID of each pod to the UIDs of the Conversations that owned the pod.
 	owners map[types.UID]map[types.UID]bool
 }
 

@@ -52,7 +52,7 @@ type report struct {
 	kills    map[string]int
 	aimed    int
 	ended    map[string]int
-	counts   map[[2]string]*[3]int // by frontend and operation
+	counts   map[[2]string]*[3]int // keyed by frontend and operation
 	problems map[string][]string
 	notes    map[string]string
 	// made are the keys that the operator generated. looked is the number of texts that were

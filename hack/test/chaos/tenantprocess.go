@@ -40,8 +40,8 @@ type tenantOptions struct {
 
 // tenantResult is the output of the tenant's process.
 type tenantResult struct {
-	Outcomes      map[string]*attackOutcomes // by the name of the attack
-	Problems      map[string][]string        // by the name of the check
+	Outcomes      map[string]*attackOutcomes // keyed by the name of the attack
+	Problems      map[string][]string        // keyed by the name of the check
 	ModelRequests int
 }
 

@@ -31,7 +31,7 @@ type usage struct {
 
 	mu    sync.Mutex
 	phase string
-	of    map[[2]string][]usageSample // by phase and process
+	of    map[[2]string][]usageSample // keyed by phase and process
 }
 
 // usageSample is the memory of a process in bytes, and its CPU time in seconds so far.

@@ -48,11 +48,11 @@ type binds struct {
 
 	mu       sync.Mutex
 	podsOf   map[bind]map[types.UID]bool
-	of       map[types.UID]map[bind]bool // by the UID of the pod
+	of       map[types.UID]map[bind]bool // keyed by the UID of the pod
 	boundAt  map[types.NamespacedName]time.Time
 	accepted int
 	lost     int
-	restarts map[types.UID]int // of containers, by Conversation
+	restarts map[types.UID]int // restarts of containers, keyed by the UID of the Conversation
 }
 
 func newBinds(r *report, random *rand.Rand) *binds {

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// moments contains the time at which each event first happened, by the name of the event.
+// moments maps the name of each event to the time at which the event first happened.
 type moments struct {
 	mu      sync.Mutex
 	at      map[string]time.Time
@@ -113,7 +113,7 @@ var taskPattern = regexp.MustCompile(`Work on (\S+ turn \d)\.`)
 type working struct {
 	called  *moments
 	mu      sync.Mutex
-	results map[string]string // by the name of the session and the turn
+	results map[string]string // keyed by the name of the session and the turn
 }
 
 // workingModel serves a model until the check ends.

@@ -147,7 +147,7 @@ func email(i int) string { return fmt.Sprintf("person-%d@example.com", i) }
 func (t *t) expectOwners() {
 	var settings v1alpha1.UserSettingsList
 	t.must(t.client.List(t.ctx, &settings, client.InNamespace("developers")))
-	owners := map[string]string{} // by the name of the settings
+	owners := map[string]string{} // keyed by the name of the settings
 	for _, s := range settings.Items {
 		if s.Spec.Owner != nil && s.Spec.Owner.Group != nil && *s.Spec.Owner.Group == "oidc:developers" {
 			owners[s.Name] = s.Spec.Owner.Username

@@ -52,7 +52,7 @@ type starts struct {
 	repo    repository
 	running *moments
 	model   *working
-	taken   map[string]*[2]took // by kind; first the starts one at a time, then several at a time
+	taken   map[string]*[2]took // keyed by kind; element 0: one start at a time, element 1: several
 }
 
 // took holds the times from the request until RUNNING, and until the model has the result of the

@@ -41,7 +41,7 @@ type WarmPods struct {
 	// bound is called after each Bind that was answered with status 200.
 	bound func(pod types.NamespacedName)
 	mu    sync.Mutex
-	pods  map[string]*warmPod // by address
+	pods  map[string]*warmPod // keyed by address
 	next  int
 }
 
@@ -105,7 +105,7 @@ func (w *WarmPods) knows(pod *corev1.Pod) bool {
 }
 
 // add serves the Binds of a pod and returns its address. It fails until the pod's Secret exists,
-// because a container does not start without its variables.
+// because the container gets variables from this Secret and cannot start without it.
 func (w *WarmPods) add(ctx context.Context, c client.Client, pod *corev1.Pod) (string, error) {
 	secret := &corev1.Secret{}
 	if err := c.Get(ctx, client.ObjectKeyFromObject(pod), secret); err != nil {

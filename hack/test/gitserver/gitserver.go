@@ -33,8 +33,8 @@ type Server struct {
 	api            atomic.Pointer[http.Handler]
 	// redirect, if set, returns the new URL for a request, or an empty text.
 	redirect atomic.Pointer[func(*http.Request) string]
-	// If during is set, the server calls it for each POST request, for example in the middle of a
-	// clone.
+	// during holds a function, or nil. The server calls the function for each POST request, for
+	// example in the middle of a clone.
 	during atomic.Pointer[func()]
 }
 

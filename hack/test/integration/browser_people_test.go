@@ -145,7 +145,7 @@ func TestThePageKeepsTheSettingsOfEachTab(t *testing.T) {
 	shows(b, "red/ada")
 
 	f.mu.Lock()
-	f.signedOut = true // the cookie ends, and the next cookie has no chosen settings
+	f.signedOut = true // the cookie has expired, and the next cookie names no settings
 	f.session = `{"user": null, "namespace": null, "settings_stored": false, ` + twoSettings + `}`
 	f.mu.Unlock()
 	b.enter(".answer textarea", "Again\r")

@@ -152,7 +152,7 @@ func (o *organisation) createTeams(t *testing.T, groups ...string) {
 // endpoint.
 func startOnboarding(t *testing.T, flags []string) string {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0") // the webhook's certificate has this address
+	free, err := net.Listen("tcp", "127.0.0.1:0") // the webhook's certificate is valid for 127.0.0.1
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,8 @@ func StartDevice(t testing.TB) *Device {
 	return d
 }
 
-// Approve approves the sign-in of the person with these claims. Nil claims refuse the sign-in.
+// Approve approves the sign-in of the person with these claims. If the claims are nil, Approve
+// refuses the sign-in.
 func (d *Device) Approve(claims Claims) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

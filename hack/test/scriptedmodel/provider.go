@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// This file contains rules that apply to only one provider. With the chat completions API, Gemini 3
+// Each rule in this file applies to only one provider. With the chat completions API, Gemini 3
 // requires clients to return its thought signatures. OpenAI refuses unknown fields.
 
 // Google accepts skipSignature in place of a signature for calls that another model made.

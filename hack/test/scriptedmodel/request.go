@@ -68,7 +68,7 @@ type Result struct {
 	IsError  bool
 }
 
-// Contains reports whether a message, including system messages and results, contains these words.
+// Contains reports whether a message, a system message or a result contains these words.
 func (r *Request) Contains(words string) bool {
 	return strings.Contains(r.System, words) || strings.Contains(r.Said(), words)
 }

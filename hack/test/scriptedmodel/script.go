@@ -7,10 +7,10 @@ import "encoding/json"
 
 // Step is one answer of the script.
 //
-// A step answers one request, or several if Times is set. A step without When and Contains answers
-// the next request that offers tools. A step with When or Contains answers the next request that
-// matches it. Requests without a matching step get the script's default text, for example an
-// agent's request for a title.
+// A step answers one request, or several if Times is set. A step that sets neither When nor
+// Contains answers the next request that offers tools. A step that sets When or Contains answers
+// the next request that matches it. If no step matches a request, such as an agent's request for a
+// title, the answer is the script's default text.
 type Step struct {
 	// An answer contains the text and then the calls, in one message.
 	Text     string

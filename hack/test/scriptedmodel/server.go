@@ -135,8 +135,8 @@ func (s *Server) Remaining() int {
 	return n
 }
 
-// Received returns a channel that is closed when the next request arrives. Call it before Requests
-// to miss no request.
+// Received returns a channel that is closed when the next request arrives. Call Received before you
+// call Requests, so that you miss no request.
 func (s *Server) Received() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
