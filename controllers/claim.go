@@ -300,8 +300,8 @@ func (g *gatherer) gatherClaim(ctx context.Context, o *gathered, claim *objects.
 	if pod.UID == claim.UID {
 		return nil
 	}
-	// The claim in the cache may be forged, so read and check the Secret. A forged claim is
-	// reported when the session starts again.
+	// The claim in the cache may be forged, so read and check the Secret. A forged claim is ignored
+	// here, and reported when the session starts again.
 	secret := &corev1.Secret{}
 	if err := g.live.Get(ctx, sessionObject(c), secret); err != nil {
 		return client.IgnoreNotFound(err)

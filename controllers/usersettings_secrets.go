@@ -70,8 +70,8 @@ func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings 
 	}
 	exists := secret.UID != ""
 	switch {
-	// A client that may write users' keys can forge the owner reference, but cannot create a Secret
-	// of the type of session keys.
+	// The owner reference alone proves nothing: a client that may write Secrets of users can forge
+	// it. Such a client cannot create a Secret of the type SecretTypeSessionKey.
 	case exists && (!owned(secret, settings) || secret.Type != v1alpha1.SecretTypeSessionKey):
 		return &foreignError{kind: "Secret", name: name}
 	case exists && len(secret.Data[v1alpha1.SessionKeySecretKey]) > 0:

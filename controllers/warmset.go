@@ -31,7 +31,8 @@ type warmSet struct {
 	ready map[readyKey]map[types.UID]*warmPod
 	// claims maps a session to the pod that this process claimed for it.
 	claims map[types.NamespacedName]types.UID
-	// expected contains the creation times of this process's pods that the cache does not show yet.
+	// expected contains the pods that this process created and that are not in the cache yet, with
+	// their creation times.
 	expected map[poolKey]map[string]time.Time
 	// claimed contains the time of the last claim in each pool.
 	claimed map[poolKey]time.Time

@@ -64,7 +64,7 @@ func TestARefusalNamesOnlyTheDeniedReferences(t *testing.T) {
 	expectWarnings(t, jane)
 }
 
-func TestReplayingAConfigMapNeedsAccessToIt(t *testing.T) {
+func TestAReplayNeedsAccessToTheConfigMapOfTheRecording(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, configMap(namespace, "events", "no JSON"))
 	const spec = "replayJSONRef: {name: events, key: events.json}"

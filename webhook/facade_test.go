@@ -100,7 +100,7 @@ func TestTheFacadeMayRestartASessionWithUnreadableReferences(t *testing.T) {
 	expectAccepted(t, user(t, facadeUser, namespace, use("ada")).change(t, conversation, resume))
 }
 
-func TestTheFacadeMayKeepUnreadableReferences(t *testing.T) {
+func TestTheFacadeMayLeaveUnreadableReferencesUnchanged(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "theirs"))
 	mustCreate(t, secret(namespace, "other"))

@@ -78,8 +78,8 @@ type ArchivePosition struct {
 
 // Ending contains the results of a session, except for its events.
 type Ending struct {
-	// Changes are the changed files of the repository. They include the contents of files until the
-	// ending reaches its maximum size. Patch contains all changes as text.
+	// Changes are the changed files of the repository. They include the contents of files as long
+	// as the Ending stays below its maximum size. Patch contains all changes as text.
 	Changes FileChanges `json:"changes"`
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has a repository.

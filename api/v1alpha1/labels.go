@@ -92,8 +92,8 @@ const DefaultMaxIterations = 500
 // ModelsName is the name of the ConfigMap with the prices of models, in the operator's namespace.
 const ModelsName = "parley-models"
 
-// OnboardingName is the name of the ConfigMap that maps groups to new UserSettings, in the operator's
-// namespace.
+// OnboardingName is the name of the ConfigMap, in the operator's namespace, that maps groups to new
+// UserSettings.
 const OnboardingName = "parley-onboarding"
 
 // SessionKeySecretKey is the name of the entry, in the data of a Secret, that holds a session key.

@@ -149,8 +149,8 @@ func findNoKey(t *testing.T, start func(*pod, *testing.T)) {
 		reportVariable: "{{.Workspace}}/report",
 		"MODEL_KEY":    `{{env "LLM_API_KEY"}}`,
 	}}
-	// The tool server runs a copy of the test binary, because the user nobody cannot read the
-	// original.
+	// The tool server runs as the Linux user "nobody", who has no right to read the test binary. It
+	// therefore runs a copy of the binary.
 	p.doc.ToolServers = session.ToolServers{
 		SHTTP: []session.RemoteServer{{URL: remote.URL, APIKeyFile: "mcp.shttp.0"}},
 		Stdio: []session.StdioServer{{Name: "local", Command: hostile, Env: []session.EnvVar{

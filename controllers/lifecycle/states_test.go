@@ -385,7 +385,7 @@ func states() map[string]aState {
 		"resumed without settings": {conversation: conv().Started(0).Ran(2).Stopped("Suspended", 9).Attempt(2, 2),
 			unready: noSettings, state: "STARTING", reason: "Scheduling", next: "requested"},
 
-		// Warm pods. The pod of such a session is older than its claim.
+		// Sessions in warm pods. A warm pod is created before a session claims it.
 		"a claimed pod that is not bound": {conversation: conv().Started(3600), pod: ptrTo(pod().Warm("w").Ready()),
 			warm: Warm{Unbound: true, ClaimTime: at(3600)}, now: 3601, state: "STARTING", reason: "StartingRuntime",
 			action: NeedPod},

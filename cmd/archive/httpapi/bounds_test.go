@@ -23,7 +23,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// stallUpload begins the largest upload of a session and does not finish it. It returns the status
+// stallUpload begins an upload of the largest permitted size and does not finish it. It returns the status
 // code of the response: 100 if the archive has counted the upload and waits for its body, or 429 if
 // the archive refuses the upload.
 func stallUpload(t *testing.T, address string, key ed25519.PrivateKey, uid string) (status string) {

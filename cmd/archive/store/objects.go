@@ -17,7 +17,7 @@ const (
 	changeTimeout = 10 * time.Second
 )
 
-// The type objects changes JSON objects in a bucket. If several changes of one object arrive during
+// objects stores changes to JSON objects in a bucket. If several changes of one object arrive during
 // a write, the next write contains all of them. With one write per change, the sessions of a large
 // namespace would wait for each other.
 type objects[T any] struct {

@@ -51,7 +51,7 @@ func TestEventsAreSentAgainAtTheEndIfTheArchiveWasFull(t *testing.T) {
 	}
 }
 
-func TestTheCostIsArchivedForAUserOverTheirQuota(t *testing.T) {
+func TestTheCostIsArchivedEvenIfTheStorageLimitIsReached(t *testing.T) {
 	t.Parallel()
 	k := newLimitedArchive(t, 1)
 	left := &session.Ending{Cost: "1.5", Patch: strings.Repeat("d", 1<<20)}

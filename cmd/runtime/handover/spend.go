@@ -29,7 +29,7 @@ func (a *Archive) Spend(ctx context.Context, report session.SpendReport) (grant 
 	return grant, err
 }
 
-// SpendRefused reports whether the archive will also refuse every further report of costs. It is
-// false for an older archive that does not know the path, because that archive may be upgraded
-// soon.
+// SpendRefused reports whether the error of a cost report is final: the archive will refuse all
+// later cost reports, too. It returns false if the archive is too old to accept cost reports,
+// because that archive may be upgraded soon.
 func SpendRefused(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, errRefused) }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestFreePortsStayTheSame(t *testing.T) {
+func TestPortsAreReusedIfTheyAreStillFree(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ports.json")
 	assign := func(reserved ...int) Ports {
 		t.Helper()

@@ -22,8 +22,9 @@ const policyTable = `table inet e2e_policies {
 }
 `
 
-// enforcePolicies enforces the NetworkPolicies that select a pod, until the check ends. The node's
-// network plugin enforces no NetworkPolicies. Traffic from the node itself is always allowed.
+// enforcePolicies enforces the NetworkPolicies that select a pod, until the check ends. This is
+// necessary because the node's network plugin ignores NetworkPolicies. Traffic from the node itself
+// is always allowed.
 func (t *t) enforcePolicies(pod *corev1.Pod) {
 	policies := &networkingv1.NetworkPolicyList{}
 	t.must(t.client.List(t.ctx, policies, client.InNamespace(pod.Namespace)))
