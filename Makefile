@@ -160,7 +160,7 @@ chaos-spend: k8s ## Let 20 sessions spend against a limit of $$1 while archives,
 
 .PHONY: bench-spend
 bench-spend: ## Compare model calls with and without a spending limit.
-	@go test ./cmd/runtime/modelproxy -run '^$$' -bench BenchmarkCall -benchtime 2000x
+	@go test ./cmd/runtime/modelproxy -run '^$$' -bench BenchmarkCall -benchtime 500x
 
 FUZZTIME ?= 60s
 
