@@ -1,6 +1,6 @@
 // Package acp implements the Agent Client Protocol (ACP), for agents and for their clients. The
-// protocol is JSON-RPC 2.0 with one message per line. This package does not decode updates. It
-// therefore cannot misread new kinds of updates, and a replay is identical byte by byte.
+// protocol is JSON-RPC 2.0 with one message per line. Updates stay encoded: new kinds of updates
+// cannot be misread, and a replay is identical byte by byte.
 package acp
 
 import (
@@ -62,16 +62,15 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// NoMethod returns a function that fails with CodeNoMethod. A Handler returns it from Request if
-// the method is unknown.
+// NoMethod returns a function that fails with CodeNoMethod. Handlers return it for an unknown
+// method.
 func NoMethod(method string) func() (any, error) {
 	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "unknown method " + method} }
 }
 
-// Handler handles the other side's requests and notifications. Serve processes messages in the
-// order in which they arrive: it calls the handler for a message before it delivers any response
-// that arrived after that message. Serve waits until Request returns, and then runs the returned
-// function on a new goroutine. If Request registers a turn, a notification that arrives later can
+// Handler handles the other side's requests and notifications. Serve processes all messages,
+// including responses, in the order of their arrival. It waits until Request returns, and then runs
+// the returned function on a new goroutine. If Request registers a turn, a later notification can
 // therefore cancel the turn.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
@@ -161,8 +160,8 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	return nil
 }
 
-// line reads a line of up to maxLine bytes. At the end of the input it returns an incomplete line
-// with io.EOF; its caller drops that line.
+// line reads a line of up to maxLine bytes. At the end of the input, it returns an incomplete line
+// with io.EOF. Callers drop that line.
 func (c *Conn) line() ([]byte, error) {
 	var line []byte
 	for {
@@ -223,8 +222,8 @@ func (c *Conn) answered(m message) {
 	}
 }
 
-// write sends a message. A message of more than maxLine bytes is refused with an *Error: the other
-// side would close the connection.
+// write returns an *Error for a message of more than maxLine bytes: the other side would close the
+// connection.
 func (c *Conn) write(m message) error {
 	m.JSONRPC = "2.0"
 	line, err := Encode(m)

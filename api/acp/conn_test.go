@@ -44,7 +44,7 @@ func (h *recorder) Request(ctx context.Context, method string, _ json.RawMessage
 	return func() (any, error) { return h.permission(ctx) }
 }
 
-// agent is the other side of the connection. The tests control it.
+// agent is the other side of the connection.
 type agent struct {
 	t    *testing.T
 	read *bufio.Reader

@@ -158,8 +158,8 @@ type SessionParams struct {
 	Meta       Meta        `json:"_meta,omitempty"`
 }
 
-// MCPServer is a tool server to connect to. A server without a type is a program that the agent
-// starts; such servers are not used here.
+// MCPServer is a tool server to connect to. A server without a type would be a program that the
+// agent starts; Parley sends no such servers.
 type MCPServer struct {
 	Type    string   `json:"type"`
 	Name    string   `json:"name"`
@@ -198,7 +198,7 @@ type Content struct {
 	Meta     Meta      `json:"_meta,omitempty"`
 }
 
-// IsContext reports whether the block was added by the client, and is not part of the user's message.
+// IsContext reports whether the client added the block to the user's message.
 func (c *Content) IsContext() bool { return c.Meta.is(MetaContext) }
 
 // Resource is a text that a client puts into a prompt.

@@ -2,9 +2,9 @@ package rest
 
 import "time"
 
-// ConversationRequest is the body of POST /api/conversations. A null field counts as left out. A
-// field has the same name in ConversationSpec, in camel case, unless the tag `spec` gives another
-// name. The tag `spec:"-"` means that ConversationSpec has no such field.
+// ConversationRequest is the body of POST /api/conversations. A null field counts as left out. The
+// tag `spec` names the field of ConversationSpec, and `spec:"-"` means that there is none. Without
+// the tag, that field has the JSON name in camel case.
 type ConversationRequest struct {
 	Repository               *string           `json:"repository,omitempty"`
 	GitProvider              *string           `json:"git_provider,omitempty"`
@@ -51,7 +51,7 @@ type ConversationTemplate struct {
 	ConversationInstructions *string           `json:"conversation_instructions"`
 	Agent                    *string           `json:"agent"`
 	LLMModel                 *string           `json:"llm_model"`
-	// NotCopied lists the parts of the conversation that the copy would lack, as texts for users.
+	// NotCopied lists the parts that the copy would lack, as texts for users.
 	NotCopied []string `json:"not_copied"`
 }
 
@@ -78,9 +78,8 @@ const (
 	RuntimeReady     = "STATUS$READY"
 )
 
-// Conversation is the response to GET /api/conversations/{id}. OpenHands clients read the field
-// status. The field conversation_status has the same value, under the name that
-// ConversationResponse uses.
+// Conversation is the response to GET /api/conversations/{id}. The field status, which OpenHands
+// clients read, equals conversation_status.
 type Conversation struct {
 	ConversationID     string  `json:"conversation_id"`
 	Title              string  `json:"title"`
@@ -98,16 +97,15 @@ type Conversation struct {
 	Turn *Turn `json:"turn"`
 	// RuntimeStatus is the startup state of the session in OpenHands' terms.
 	RuntimeStatus *string `json:"runtime_status"`
-	// NumConnections and SessionAPIKey are always empty. They exist because OpenHands clients read
-	// them.
+	// NumConnections and SessionAPIKey are always empty, but OpenHands clients read them.
 	NumConnections int     `json:"num_connections"`
 	SessionAPIKey  *string `json:"session_api_key"`
 	// PRNumber contains the number of the session's pull request, and PullRequest is its link. Both
 	// are empty until the session has ended.
 	PRNumber    []int64 `json:"pr_number"`
 	PullRequest *string `json:"pull_request"`
-	// URL is always null. If it had a value, clients would send all requests to the host in the
-	// URL, but clients cannot reach the host of a session.
+	// URL is always null. Clients would send all requests to this URL, but they cannot reach a
+	// session.
 	URL           *string   `json:"url"`
 	CreatedAt     time.Time `json:"created_at"`
 	LastUpdatedAt time.Time `json:"last_updated_at"`

@@ -29,7 +29,6 @@ type object struct {
 	taken  map[string]bool
 }
 
-// decodeBody reads the object in a body and returns all its errors.
 func decodeBody[T any](body []byte, read func(*object) T) (value T, details []Detail) {
 	d, loc := &decoder{}, Location{"body"}
 	if len(bytes.TrimSpace(body)) == 0 {
@@ -102,8 +101,8 @@ func orZero[T any](value *T) (zero T) {
 	return *value
 }
 
-// structure parses an object with readFields(). A field that readFields() does not take is an
-// error, because the field would have no effect.
+// structure parses an object with readFields(). It refuses all other fields, because they would
+// have no effect.
 func structure[T any](readFields func(*object) T) parser[T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (value T, ok bool) {
 		o := d.object(loc, raw)
@@ -151,7 +150,6 @@ func textOrNothing(o *object, name string) *string {
 // variable, and Linux limits a variable, including its name, to 128 KiB.
 const maxKey = 100 << 10
 
-// keyText refuses a key that does not fit in an environment variable.
 func keyText(d *decoder, loc Location, raw json.RawMessage) (string, bool) {
 	value, ok := text(d, loc, raw)
 	return value, ok && keyFits(d, loc, value)
@@ -294,8 +292,8 @@ func decimal(d *decoder, loc Location, raw json.RawMessage) (json.Number, bool) 
 	return json.Number(strings.TrimSuffix(digits, ".")), true
 }
 
-// items splits a list into its entries. It refuses a list of more than maxItems entries, because an
-// entry needs many times its JSON length in memory.
+// items refuses a list of more than maxItems entries, because an entry needs many times its JSON
+// length in memory.
 func items(d *decoder, loc Location, raw json.RawMessage) (items []json.RawMessage, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {

@@ -10,9 +10,8 @@ import (
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // mcpDecoder reads tool servers. An unknown field is an error: the lists replace the stored lists,
-// so a misspelt name would remove servers and keys. If the tool servers are part of settings, it
-// ignores the fields api_key_set and timeout, because clients post back the settings that they
-// read.
+// so a misspelt name would remove servers and keys. In settings, api_key_set and timeout are
+// ignored, because clients post back the settings that they read.
 type mcpDecoder struct{ settings bool }
 
 func (m mcpDecoder) config(o *object) MCPConfig {
@@ -32,8 +31,7 @@ func (m mcpDecoder) config(o *object) MCPConfig {
 func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
 	seen := map[string]bool{}
 	for i, entry := range entries {
-		// Entries without a name count as equal. If there is already an error, it may be about the
-		// missing name. In this case, do not report these entries as repeated.
+		// If a name is missing, an earlier error may already say so.
 		if seen[name(entry)] && (name(entry) != "" || len(o.details) == 0) {
 			o.fail(o.loc.At(list).At(i), "value_error", "An entry is listed twice")
 		}

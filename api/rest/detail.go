@@ -25,8 +25,7 @@ type Invalid struct {
 	Detail []Detail `json:"detail"`
 }
 
-// MaxDetails limits the errors in a response. A person does not fix more errors at once, and a
-// response must not be much larger than its request.
+// MaxDetails limits the errors in a response, so that it is not much larger than the request.
 const MaxDetails = 100
 
 // Location is the path to a value in a request: first the part of the request, such as body, then
@@ -40,7 +39,7 @@ func (l Location) At(step any) Location { return append(slices.Clip(slices.Clone
 var plainName = regexp.MustCompile(`^[A-Za-z][A-Za-z_]{0,39}$`)
 
 // Named appends a name that the client chose. It leaves out a name that does not match plainName,
-// because the client may have sent a secret value in place of the name.
+// because the name may be a secret that the client put in the wrong place.
 func (l Location) Named(name string) Location {
 	if !plainName.MatchString(name) {
 		return l

@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// MaxImage is the size limit of a decoded image, in bytes. Kubernetes limits all values of a
-	// ConfigMap together to this size.
+	// MaxImage is the size limit of a decoded image, in bytes: the size limit of a ConfigMap.
 	MaxImage = 1 << 20
 	// maxImageURL is the longest URL of an image, in bytes. The CRD has the same limit in
 	// characters.

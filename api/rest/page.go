@@ -34,8 +34,7 @@ type SettingsName struct {
 	Name      string `json:"name"`
 }
 
-// SettingsChoice is the response to a person who has several settings and has not chosen one of
-// them.
+// SettingsChoice is the response to a person who must choose one of several settings.
 type SettingsChoice struct {
 	Detail   string         `json:"detail"`
 	Settings []SettingsName `json:"settings"`
@@ -75,8 +74,8 @@ type SignInConflict struct {
 
 // SignInLink is the response to POST /api/signin/link.
 type SignInLink struct {
-	// Path is the path of the page that signs the user in. It works one time. Its code is after a
-	// #, because browsers do not send that part to a server.
+	// Path is the path of a page that signs the user in, one time. Its code is after a #, because
+	// browsers do not send that part to a server.
 	Path      string    `json:"path"`
 	ExpiresAt time.Time `json:"expires_at"`
 }

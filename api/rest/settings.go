@@ -2,14 +2,13 @@ package rest
 
 import "encoding/json"
 
-// Settings is the body of POST /api/settings and the table of all settings. Each line contains the
-// setting's name over HTTP (tag json), the field of UserSettingsSpec that stores it (tag spec), and
-// its default. Without the tag spec, the field has the JSON name in camel case. The type is the
-// kind of setting: a Key is stored in a Secret, UserSecrets are merged entry by entry, MCPConfig
-// replaces the stored value, and all others are plain values. Decoding, storing, showing, field
-// ownership and the names in errors follow from this table. For a new Key, also add the name of its
-// Secret to api/v1alpha1/managed_names.go and to the admission policy. Otherwise the facade is not
-// allowed to write the Secret.
+// Settings is the body of POST /api/settings and the table of all settings. The tag json is the
+// name over HTTP, and the tag spec names the field of UserSettingsSpec. Without the tag spec, that
+// field has the JSON name in camel case. A Key is stored in a Secret, UserSecrets are merged entry
+// by entry, MCPConfig replaces the stored value, and all others are plain values.
+//
+// For a new Key, also add the name of its Secret to api/v1alpha1/managed_names.go and to the
+// admission policy. Otherwise the facade is not allowed to write the Secret.
 //
 // A setting that is left out keeps its stored value. null resets a plain value to its default and
 // keeps a key.

@@ -79,8 +79,8 @@ func namesIn(names map[string]string, types ...reflect.Type) map[string]string {
 	return names
 }
 
-// RequestName returns the name of a CRD field in requests. If requests have no such field, it
-// returns the name of the CRD field.
+// RequestName returns the name of a CRD field in requests. If requests lack the field, the name
+// stays.
 func RequestName(field string) string {
 	if name := requestNames[field]; name != "" {
 		return name

@@ -84,9 +84,8 @@ type Ending struct {
 	Patch   string      `json:"patch,omitempty"`
 	// Repository is set if the session has a repository.
 	Repository bool `json:"repository"`
-	// Unrestored is set if Changes and Patch may be incomplete: the attempt did not restore the
-	// files of earlier attempts, could not compare its files with the commit at the start of the
-	// session, or could not send the changes. Such an ending replaces stored changes only if its
+	// Unrestored is set if Changes and Patch may be incomplete, for example because the attempt did
+	// not restore the files of earlier attempts. Such an ending replaces stored changes only if its
 	// Changes are not empty and the archive has no snapshot.
 	Unrestored bool `json:"unrestored,omitempty"`
 	// Calls, InputTokens, OutputTokens and Cost are the usage of the model.
@@ -96,8 +95,8 @@ type Ending struct {
 	Cost         string `json:"cost,omitempty"`
 }
 
-// FileChanges is a list of changed files. At most MaxChanges entries are read: a small text can
-// have so many entries that they would exhaust the memory.
+// FileChanges is a list of changed files. At most MaxChanges entries are read, because the entries
+// of a small text could exhaust the memory.
 type FileChanges []FileChange
 
 // UnmarshalJSON reads a list.

@@ -40,8 +40,7 @@ type Bind struct {
 type Bound struct {
 	UID     string `json:"uid"`
 	Attempt int    `json:"attempt"`
-	// Ready is true as soon as the session is ready.
-	Ready bool `json:"ready"`
+	Ready   bool   `json:"ready"`
 }
 
 // errSealed has no details, so that it does not help an attacker.

@@ -26,8 +26,7 @@ const (
 // Agent is an entry of the operator's agent catalogue: a program that works on a session's
 // messages.
 type Agent struct {
-	Name string `json:"name,omitempty"`
-	// Protocol is the protocol of the agent.
+	Name     string   `json:"name,omitempty"`
 	Protocol Protocol `json:"protocol,omitempty"`
 	// Confirms says that the agent can ask for permission before each action that changes
 	// something. A session in confirmation mode does not start if its agent cannot do this.
@@ -57,8 +56,9 @@ const DefaultAgent = v1alpha1.DefaultAgent
 // Catalogue holds agents by their names.
 type Catalogue map[string]Agent
 
-// ParseCatalogue reads the data of the catalogue's ConfigMap: each key is the name of an agent,
-// each value an Agent as YAML or JSON. It rejects unknown fields and templates that do not render.
+// ParseCatalogue reads the data of the catalogue's ConfigMap. Each key is the name of an agent, and
+// each value is an Agent as YAML or JSON. Unknown fields and templates that do not render are
+// errors.
 func ParseCatalogue(data map[string]string) (Catalogue, error) {
 	catalogue := make(Catalogue, len(data))
 	var errs []error

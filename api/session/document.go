@@ -37,8 +37,7 @@ const (
 	// ReadyPath answers with success as soon as the workspace is prepared, the tools are served and
 	// the agent can start.
 	ReadyPath = "/ready"
-	// AwaitReadyPath is ReadyPath with a wait. The response comes as soon as the session is ready,
-	// or after a few seconds.
+	// AwaitReadyPath responds as soon as the session is ready, or after a few seconds.
 	AwaitReadyPath = ReadyPath + "?wait"
 	// StatusPath answers with a Status. It requires the session's key.
 	StatusPath = "/status"
@@ -93,7 +92,6 @@ func SecretVariable(key string) string {
 // Document configures a session. It has no secret values: fields that end in File name a key of the
 // session Secret.
 type Document struct {
-	// Conversation and Namespace are the name and the namespace of the session's Conversation.
 	Conversation string `json:"conversation"`
 	Namespace    string `json:"namespace"`
 
@@ -105,17 +103,13 @@ type Document struct {
 	PreviousPublicKey []byte `json:"previousPublicKey,omitempty"`
 
 	// Settings are the settings of the user at the start of the session.
-	Settings v1alpha1.UserSettingsSpec `json:"settings"`
-	// Some settings have a default in the class. For these settings, Requested contains the values
-	// that the user set. Settings contains the user's value or, if the user set no value, the
-	// default.
-	Requested Requested `json:"requested,omitzero"`
+	Settings  v1alpha1.UserSettingsSpec `json:"settings"`
+	Requested Requested                 `json:"requested,omitzero"`
 
 	// Agent is the catalogue entry of the session's agent. If there is no agent, or if the agent has
 	// no command, the session serves only its workspace and tools.
 	Agent *Agent `json:"agent,omitempty"`
 
-	// Repository is the repository to clone, if any.
 	Repository *Repository `json:"repository,omitempty"`
 
 	// FirstMessage is the first message to the agent. Images are the images in this message, in
@@ -123,8 +117,7 @@ type Document struct {
 	FirstMessage string  `json:"firstMessage,omitempty"`
 	Images       []Image `json:"images,omitempty"`
 	// Replay is set if ReplayDir contains a replay.
-	Replay bool `json:"replay,omitempty"`
-	// Instructions are the instructions for the whole session.
+	Replay       bool   `json:"replay,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
 	// Task is set if the first message is a suggested task.
@@ -144,16 +137,15 @@ type Document struct {
 	// authorities of its image.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// ArchiveURL is the URL of the archive; empty means no archive. ArchiveCA contains PEM
-	// certificates of authorities. The session trusts only these authorities for the archive. If
-	// ArchiveCA is empty, the session trusts the same authorities as for other hosts.
+	// ArchiveURL is the URL of the archive; empty means no archive. For the archive, the session
+	// trusts only the authorities in ArchiveCA (PEM). If ArchiveCA is empty, the session trusts the
+	// same authorities as for other hosts.
 	ArchiveURL string `json:"archiveURL,omitempty"`
 	ArchiveCA  string `json:"archiveCA,omitempty"`
 
 	// Scratch is set if the workspace is lost with the pod.
 	Scratch bool `json:"scratch,omitempty"`
 
-	// Models contains the prices of models.
 	Models Models `json:"models,omitempty"`
 
 	// IdleTimeout is the idle time after which the session ends; zero means never.
@@ -180,9 +172,9 @@ func (d *Document) RequestedSettings() *v1alpha1.UserSettingsSpec {
 	return &settings
 }
 
-// DocumentDigestVariable is an environment variable of the pod. Its value is the digest of the
-// session document. With this digest, the runtime detects that somebody replaced the Secret with
-// the document before the kubelet mounted the Secret.
+// DocumentDigestVariable is the pod's environment variable with the digest of the session document.
+// The runtime compares the digest, because somebody may replace the session Secret before the
+// kubelet mounts it.
 const DocumentDigestVariable = "PARLEY_DOCUMENT_DIGEST"
 
 // DocumentDigest returns the digest of an encoded Document.
@@ -201,8 +193,7 @@ func (d *Document) HasWork() bool {
 	return d.FirstMessage != "" || len(d.Images) > 0 || d.Instructions != "" || d.Replay
 }
 
-// CanChangeModel reports whether the session can change its model between two messages. This
-// requires Parley's own runtime, an agent that accepts further messages, and an archive.
+// CanChangeModel reports whether the session can change its model between two messages.
 func (d *Document) CanChangeModel() bool {
 	return d.ArchiveURL != "" && d.Agent != nil && d.Agent.Protocol == ProtocolACP &&
 		d.Settings.SandboxRuntimeContainerImage == nil

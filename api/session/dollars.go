@@ -23,8 +23,8 @@ const MaxDollars Dollars = math.MaxInt64
 // decimal point.
 const dollarDigits, wholeDigits = 12, 7
 
-// ParseDollars parses a decimal number of US dollars with at most 12 decimals. It is fast, because a
-// ledger has many amounts.
+// ParseDollars parses a decimal number of US dollars with at most 12 decimals. It must be fast,
+// because a ledger has many amounts.
 func ParseDollars(text string) (Dollars, error) {
 	whole, decimals, hasDecimals := strings.Cut(text, ".")
 	if !isNumber(whole, wholeDigits) || hasDecimals && !isNumber(decimals, dollarDigits) {

@@ -7,8 +7,8 @@ const (
 	GitBranchesPath     = "/git-host/branches"
 )
 
-// Paths that publish the session's changes when the user clicks a button. A POST to either path
-// commits all changes and pushes them. A POST to PullRequestPath also opens a pull request.
+// Paths that publish the session's changes. A POST commits all changes and pushes them. A POST to
+// PullRequestPath also opens a pull request.
 const (
 	PushPath        = "/git/push"
 	PullRequestPath = "/git/pull-request"

@@ -72,7 +72,7 @@ func (c *SpendClaims) Lowest() (lowest Dollars) {
 }
 
 // ReadSpendClaims returns the SpendClaims in a session's own tokens, or nil. It does not verify the
-// signature, because only the archive must verify it.
+// signature: the archive does.
 func ReadSpendClaims(tokens string) *SpendClaims {
 	for token := range strings.FieldsSeq(tokens) {
 		body, _, _ := strings.Cut(token, ".")
@@ -87,9 +87,8 @@ func ReadSpendClaims(tokens string) *SpendClaims {
 
 // SpendReport is a session's report of its costs, with a request for a reservation.
 type SpendReport struct {
-	// Run identifies the process of the attempt, because a process can restart within an attempt.
-	// A later process has a higher number. Sequence is the number of the report within the process,
-	// from 1.
+	// Run identifies the process, which can restart within an attempt. A later process has a higher
+	// Run. Sequence counts the reports of the process, from 1.
 	Run      int64 `json:"run"`
 	Sequence int64 `json:"sequence"`
 	// Spent contains the cumulative costs of this process. It contains all lines for the days in

@@ -78,6 +78,6 @@ const (
 type AgentStatus struct {
 	Name  string     `json:"name,omitempty"`
 	State AgentState `json:"state"`
-	// Reported is the agent's state in the terms of OpenHands clients.
+	// Reported is the agent's state as OpenHands clients know it.
 	Reported State `json:"reported,omitempty"`
 }

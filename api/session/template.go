@@ -31,8 +31,7 @@ type AgentInput struct {
 	MaxBudget     string
 	// Workspace is the session's directory. Repository is the directory of the clone in it, if any.
 	Workspace, Repository string
-	// Branch is the requested branch, if any.
-	Branch string
+	Branch                string
 	// Conversation is the name of the session.
 	Conversation string
 	// Language is the language of the agent's messages, as a language tag.
@@ -122,8 +121,8 @@ func parseTemplate(text string, env variables) (*template.Template, error) {
 	return t.Parse(text)
 }
 
-// validateTemplate rejects a template that would always fail: a template with an unknown field in
-// any branch, or with an invalid use of a field.
+// validateTemplate rejects a template with an unknown field, in any branch, or with an invalid use
+// of a field.
 func validateTemplate(text string, env variables) error {
 	parsed, err := parseTemplate(text, env)
 	if err != nil {
@@ -147,7 +146,7 @@ func validateTemplate(text string, env variables) error {
 	return err
 }
 
-// checkFields checks every field in a template, even in branches that are not executed.
+// checkFields also checks branches that are not executed.
 func checkFields(node parse.Node) error {
 	if reflect.ValueOf(node).IsNil() {
 		return nil // such as a missing else

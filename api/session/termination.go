@@ -31,16 +31,14 @@ const (
 type Termination struct {
 	// Reason is Idle, Completed or Failed. For an exit status other than 0, it is OOMKilled,
 	// Unresponsive or empty.
-	Reason  string `json:"reason"`
-	Message string `json:"message,omitempty"`
-	// Result is the result of the session, if there is one.
-	Result *v1alpha1.ConversationResult `json:"result,omitempty"`
+	Reason  string                       `json:"reason"`
+	Message string                       `json:"message,omitempty"`
+	Result  *v1alpha1.ConversationResult `json:"result,omitempty"`
 }
 
-// ParseTermination reads the termination message of a session that exited with status 0. If an
-// image with its own entry point wrote a text that is not a Termination, the session counts as
-// Completed, and the text is dropped, because it may contain a secret. reported is true if the
-// session wrote a valid reason.
+// ParseTermination reads the termination message of a session that exited with status 0. An image
+// with its own entry point may write any text. Such a session counts as Completed, and its text is
+// dropped, because it may contain a secret. reported is true if the session wrote a valid reason.
 func ParseTermination(message string) (t Termination, reported bool) {
 	var written struct {
 		Termination
@@ -83,8 +81,8 @@ var (
 	costForm   = regexp.MustCompile(`^([0-9]{1,9})(?:(\.[0-9]{1,12})[0-9]*)?$`)
 )
 
-// bounded returns a result that fits into a status: long texts are truncated, and invalid values
-// are left out. It is nil if nothing is left.
+// bounded returns a result that fits into a status: it truncates long texts and drops invalid
+// values. It returns nil if nothing is left.
 func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	if result == nil {
 		return nil
@@ -140,8 +138,7 @@ func (t Termination) Encode() ([]byte, error) {
 		if err != nil || len(text) <= maxTermination {
 			return text, err
 		}
-		// JSON escapes can make a text six times as long. If the message is too long for the
-		// kubelet, halve the longer text and try again.
+		// JSON escapes can make a text six times as long, so halve the longer text and try again.
 		if t.Result != nil && len(t.Result.Summary) >= len(t.Message) {
 			t.Result.Summary = cut(t.Result.Summary, len(t.Result.Summary)/2)
 		} else {

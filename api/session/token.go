@@ -83,8 +83,8 @@ func SignTokens(keys []ed25519.PrivateKey, claims Claims) (string, error) {
 	return strings.Join(tokens, " "), nil
 }
 
-// VerifyToken checks that a text contains a token that one of these keys signed, that is for this
-// audience and conversation, and that has not expired.
+// VerifyToken checks that one of these keys signed a token in the text, for this audience and
+// conversation, and that the token has not expired.
 func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.Time) error {
 	if claims, found := findToken(keys, text, audience, uid); !found || claims.expired(now) {
 		return errToken
@@ -113,8 +113,8 @@ func (c Claims) expired(now time.Time) bool { return now.After(time.Unix(c.Expir
 // maxTokensSent bounds the tokens in a text, because each token is checked with each key.
 const maxTokensSent = 2 * maxSigningKeys
 
-// findToken returns the claims of the first token in a text that one of these keys signed, and that
-// is for this audience and conversation.
+// findToken returns the claims of the first token in the text that one of these keys signed for
+// this audience and conversation.
 func findToken(keys []ed25519.PublicKey, text, audience, uid string) (claims Claims, found bool) {
 	tokens := strings.Fields(text)
 	for _, token := range tokens[:min(len(tokens), maxTokensSent)] {
