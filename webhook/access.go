@@ -46,8 +46,7 @@ type request struct {
 	guard
 	namespace string
 	user      authenticationv1.UserInfo
-	// managedFor holds labels. A Secret with any of these labels is managed for the object in the
-	// request.
+	// managedFor holds labels. A Secret with one of them is managed for the object in the request.
 	managedFor map[string]string
 }
 
@@ -81,7 +80,6 @@ func (r request) mayGetEverySecret(ctx context.Context) (bool, error) {
 	return r.may(ctx, "get", "", "secrets", "")
 }
 
-// deniedSecrets returns the named Secrets that the sender must not refer to.
 func (r request) deniedSecrets(ctx context.Context, names sets.Set[string]) (sets.Set[string], error) {
 	denied := sets.New[string]()
 	if names.Len() > 1 {
@@ -110,8 +108,8 @@ func (r request) fromFacade() bool { return r.facade != "" && r.user.Username ==
 
 func (r request) fromManager() bool { return r.manager != "" && r.user.Username == r.manager }
 
-// managesSecret reports whether the sender is Parley itself and the Secret is, or will be, managed
-// for the object.
+// managesSecret reports whether the sender is Parley and the Secret is, or will be, managed for the
+// object in the request.
 func (r request) managesSecret(ctx context.Context, name string) (bool, error) {
 	if !r.fromParley() {
 		return false, nil
@@ -146,7 +144,7 @@ func (r request) reserved(name string) bool {
 	return v1alpha1.IsManagedSecretName(name, label, r.managedFor[label])
 }
 
-// managesConfigMap reports whether the sender is Parley itself and the ConfigMap belongs to the
+// managesConfigMap reports whether the sender is Parley and the ConfigMap belongs to the
 // Conversation in the request.
 func (r request) managesConfigMap(ctx context.Context, name string) (bool, error) {
 	if !r.fromParley() {

@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// This is one test with three steps, because all tests share the catalogue. First there is no
-// catalogue, then there is one, and then it loses an agent that is in use.
+// This test has three steps, because all tests share the catalogue: no catalogue, a catalogue, and
+// a catalogue that has lost an agent in use.
 func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	early := admin(t)

@@ -32,8 +32,8 @@ func (r request) checkUse(ctx context.Context, name *string, f *findings) error 
 	return err
 }
 
-// class returns the result of classOf for the cached classes. A missing class causes a warning,
-// because the session waits for it.
+// class calls classOf with the cache. It warns of a missing class, because the session waits for
+// it.
 func (r request) class(ctx context.Context, f *findings, names ...*string) (name string,
 	spec *v1alpha1.SessionClassSpec, err error) {
 	name, class, err := classOf(ctx, r.cache, names...)
@@ -43,8 +43,8 @@ func (r request) class(ctx context.Context, f *findings, names ...*string) (name
 	return name, &class.Spec, err
 }
 
-// classOf returns the class with the first name that is not nil. If all names are nil, it returns
-// the default class. A class that does not exist has no UID.
+// classOf returns the class with the first name that is not nil, or else the default class. A class
+// that does not exist has no UID.
 func classOf(ctx context.Context, classes client.Reader, names ...*string) (string, *v1alpha1.SessionClass, error) {
 	name, class := *cmp.Or(append(names, ptr.To(v1alpha1.DefaultSessionClass))...), &v1alpha1.SessionClass{}
 	if err := classes.Get(ctx, client.ObjectKey{Name: name}, class); client.IgnoreNotFound(err) != nil {
@@ -96,9 +96,8 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 }
 
 // lifetimeErrors returns an error for each changed lifetime that exceeds the limits of the class.
-// The limits are those of the class that was recorded when the session started. If no class is
-// recorded, or if the update restarts a stopped session, they are the limits of the class with
-// which the session will start.
+// It uses the limits that were recorded when the session started. If no class is recorded, or if
+// the update restarts a stopped session, it uses the limits of the class of the next start.
 func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	field.ErrorList, error) {
 	changed := sets.New(old.Spec.Differences(&conversation.Spec)...)

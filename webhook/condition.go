@@ -7,8 +7,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Each of these lists is a group of fields of a Conversation. The webhook's match condition treats
-// the groups differently.
+// Groups of a Conversation's fields. The match condition treats each group differently.
 var (
 	lifetimes = []string{"idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
 	lifecycle = append([]string{"suspend", "restartAt"}, lifetimes...)
@@ -79,8 +78,8 @@ func MatchCondition() string {
 		strings.Join(updated, "\n  || ") + "\n)"
 }
 
-// restarts reports whether an update restarts a session. The constant restarted has the same
-// condition as a CEL expression.
+// restarts reports whether an update restarts a session. The variable restarted says the same in
+// CEL.
 func restarts(old, updated *v1alpha1.Conversation) bool {
 	return old.Spec.Suspend && !updated.Spec.Suspend || !old.Spec.RestartAt.Equal(updated.Spec.RestartAt)
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// brokenWebhook returns a namespace in which a second webhook configuration calls a server that
-// does not answer. In this namespace, requests that need the webhook fail.
+// brokenWebhook returns a namespace in which a second webhook does not answer. In this namespace,
+// requests that need the webhook fail.
 func brokenWebhook(t *testing.T) string {
 	t.Helper()
 	namespace := env.Namespace(t, nil)
@@ -63,10 +63,8 @@ func TestTheConfigurationContainsTheMatchCondition(t *testing.T) {
 	}
 }
 
-// isCalled reports whether err comes from a webhook. If so, the match condition did not skip the
-// webhook. The broken and the working webhook have the same name, and the API server calls both at
-// the same time. err is the first error: a failed call of the broken webhook, or a denial by the
-// working webhook.
+// isCalled reports whether err comes from the broken or the working webhook, which have the same
+// name. If so, the match condition did not skip the webhook.
 func isCalled(err error) bool {
 	return err != nil && strings.Contains(err.Error(), `webhook "vconversation.parley.dev"`)
 }
@@ -113,7 +111,6 @@ func task(repo string) string {
 	return "{gitProvider: github, taskType: OPEN_ISSUE, repo: '" + repo + "', issueNumber: 1, title: t}"
 }
 
-// fieldsOf returns the names of the fields that the schema has in a Conversation's spec.
 func fieldsOf(t *testing.T) []string {
 	t.Helper()
 	crd := &unstructured.Unstructured{}

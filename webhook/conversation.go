@@ -25,9 +25,9 @@ func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation
 	return v.check(ctx, conversation, found, false)
 }
 
-// ValidateUpdate checks a restart like a creation, since the session then gets the current
+// ValidateUpdate checks a restart like a creation, because the session then gets the current
 // settings. Changed lifetimes must stay within the limits of the class, because running sessions
-// use them too. Other lifecycle fields may change freely, and all other fields are immutable.
+// use them too.
 func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	admission.Warnings, error) {
 	if errs := changeErrors(old, conversation); len(errs) > 0 {
@@ -47,7 +47,7 @@ func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conver
 	return nil, nil
 }
 
-// check refuses references that the sender is not allowed to use. At a restart by Parley itself,
+// check refuses references that the sender is not allowed to use. If Parley restarts a session,
 // check accepts all Secrets and ConfigMaps of the Conversation, so that users of the facade can
 // restart all their sessions.
 func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, found *findings,

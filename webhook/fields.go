@@ -29,8 +29,7 @@ func (f *findings) check(path *field.Path, value *string, problem func(string) s
 	}
 }
 
-// invalid returns an error without the value, because the value may be a secret that the user put
-// into the wrong field.
+// invalid omits the value, because it may be a secret that the user put into the wrong field.
 func invalid(path *field.Path, problem string) *field.Error {
 	return field.Invalid(path, field.OmitValueType{}, problem)
 }
@@ -71,7 +70,6 @@ func (f *findings) checkConversation(spec *v1alpha1.ConversationSpec) {
 	f.errs = append(f.errs, ruleErrors(spec)...)
 }
 
-// checkMCP checks the URLs of tool servers, and warns of literal keys.
 func (f *findings) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
 	if config == nil {
 		return

@@ -5,7 +5,6 @@ import (
 	"testing"
 )
 
-// specCase is a spec that is accepted, or refused because of a field.
 type specCase struct {
 	name    string
 	spec    string

@@ -92,8 +92,6 @@ func FuzzObjects(f *testing.F) {
 	})
 }
 
-// fuzzKind validates the creation of an object, an update from an empty object to this object, and
-// an update without a change.
 func fuzzKind[K any, O interface {
 	*K
 	client.Object

@@ -15,9 +15,8 @@ import (
 var inheritPath = field.NewPath("spec", "inheritFrom")
 
 // checkInheritance refuses inherited settings that the sender is not allowed to use, and
-// inheritance over two levels. If the settings inherit, a sender who names a new owner needs the
-// right to use the inherited settings, because the new owner starts sessions with the inherited
-// keys.
+// inheritance over two levels. If a sender names a new owner, it checks again, because the owner
+// starts sessions with the inherited keys.
 func (r request) checkInheritance(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	name, changed := settings.Spec.InheritFrom, old == nil || !ptr.Equal(old.Spec.InheritFrom, settings.Spec.InheritFrom)
 	newOwner := settings.OwnerName() != "" && (old == nil || old.OwnerName() != settings.OwnerName())
@@ -36,7 +35,6 @@ func (r request) checkInheritance(ctx context.Context, old, settings *v1alpha1.U
 	return r.checkLevels(ctx, settings.Name, *name, f)
 }
 
-// checkInheritedUse forbids a field to a sender who is not allowed to use the inherited settings.
 func (r request) checkInheritedUse(ctx context.Context, path *field.Path, name string, f *findings) (bool, error) {
 	allowed, err := r.may(ctx, "use", v1alpha1.SchemeGroupVersion.Group, "usersettings", name)
 	if err == nil && !allowed {
@@ -69,8 +67,8 @@ func (r request) checkLevels(ctx context.Context, heir, name string, f *findings
 	return nil
 }
 
-// inherit completes settings with the values that they inherit. If the inherited settings do not
-// exist, inherit adds nothing. The manager reports the missing settings when a session starts.
+// inherit completes settings with the values that they inherit. It ignores missing inherited
+// settings: the manager reports them when a session starts.
 func (r request) inherit(ctx context.Context, settings *v1alpha1.UserSettings) error {
 	if settings.Spec.InheritFrom == nil {
 		return nil

@@ -21,8 +21,8 @@ import (
 const LimitsPath = "/limits-parley-dev-v1alpha1-conversation"
 
 // limitsValidator limits the number of Conversations of a user, and their size. It reads only the
-// cache, because the API server calls it for every new Conversation. The counts include only cached
-// Conversations, so concurrent requests can exceed the limit by a few.
+// cache, because the API server calls it for every new Conversation. The cache may be stale, so
+// concurrent requests can exceed the limit by a few.
 type limitsValidator struct {
 	cache  client.Reader
 	counts *conversationCounts

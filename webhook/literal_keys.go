@@ -21,9 +21,9 @@ var likelyKey = regexp.MustCompile(
 		`|\b(sk-|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AKIA|AIza|eyJ)[\w.-]*[0-9][\w.-]{8}`)
 
 // warnOfLiteralKeys warns of arguments and plain variables of a tool server that look like keys,
-// since all readers of the object can see them. The check is a guess, so it refuses nothing. The
+// because all readers of the object can see them. The check is a guess, so it refuses nothing. The
 // warnings never repeat a value. The search is slow, so it covers at most limit bytes. The result
-// is the number of bytes that later searches may cover.
+// is the rest of the limit.
 func (f *findings) warnOfLiteralKeys(path *field.Path, server v1alpha1.MCPStdioServer, limit int) int {
 	const problem = "may contain a key that all readers of this object can see: store it in a Secret and use "
 	likely := func(text string) bool {

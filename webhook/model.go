@@ -65,9 +65,9 @@ func (r request) checkAgent(ctx context.Context, catalogue agentCatalogue, agent
 	return nil
 }
 
-// warnWithoutModel warns if the first turn of a session will fail because its agent needs a model,
-// and neither the Conversation nor its settings name one. The API server calls the webhook for some
-// Conversations only, so the warning is not reliable; the status is.
+// warnWithoutModel warns if the first turn of a session will fail because its agent needs a model
+// and none is named. The warning is not reliable, because the API server skips the webhook for many
+// Conversations.
 func (r request) warnWithoutModel(ctx context.Context, catalogue agentCatalogue, spec *v1alpha1.ConversationSpec,
 	settings *v1alpha1.UserSettings, f *findings) {
 	work := spec.InitialUserMsg != nil || spec.ConversationInstructions != nil || spec.SuggestedTask != nil ||

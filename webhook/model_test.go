@@ -47,7 +47,7 @@ func TestASessionWithoutAModelCausesAWarning(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, c.warnings)
 		}
 	}
-	// A sender who is not allowed to use the settings learns nothing about them.
+	// A stranger learns nothing about the settings.
 	stranger := user(t, "stranger", namespace)
 	expectRefused(t, stranger.create(t, object(t, "Conversation", namespace,
 		"{userSettingsName: none, initialUserMsg: work}")), "you must be allowed to use", "spec.userSettingsName")
@@ -79,7 +79,7 @@ func TestAModelOfAnotherProviderIsRefused(t *testing.T) {
 	expectRefused(t, admin(t).create(t, with("keyed", "llama")), "must name the provider", "spec.llmModel")
 	expectAccepted(t, admin(t).create(t, with("gateway", "anthropic/claude-opus-4-5")))
 	expectAccepted(t, admin(t).create(t, with("missing", "anthropic/claude-opus-4-5"))) // checked at the start
-	// A sender who is not allowed to use the settings learns nothing about them.
+	// A stranger learns nothing about the settings.
 	expectRefused(t, user(t, "stranger", namespace).create(t, with("keyed", "anthropic/claude-opus-4-5")),
 		"you must be allowed to use", "spec.userSettingsName")
 }

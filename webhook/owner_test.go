@@ -32,8 +32,7 @@ func impersonator(t *testing.T, name, resource string, names ...string) {
 	})
 }
 
-// in() returns an actor who is a member of the groups.
-func in(t *testing.T, name, namespace string, groups ...string) *actor {
+func memberOf(t *testing.T, name, namespace string, groups ...string) *actor {
 	t.Helper()
 	user(t, name, namespace)
 	config := rest.CopyConfig(env.Config)
@@ -50,7 +49,7 @@ func owned(username, group string) string {
 
 func TestNamingAnOwnerNeedsTheRightToImpersonateThem(t *testing.T) {
 	namespace := env.Namespace(t, nil)
-	ada := in(t, "oidc:ada", namespace, "oidc:team")
+	ada := memberOf(t, "oidc:ada", namespace, "oidc:team")
 	const account = "system:serviceaccount:ci:builder"
 	manager, facade := user(t, managerUser, namespace), user(t, facadeUser, namespace)
 	lead := user(t, "oidc:lead", namespace)
@@ -101,7 +100,7 @@ func TestNamingAnOwnerNeedsTheRightToImpersonateThem(t *testing.T) {
 
 func TestRemovingAnOwnersGroupNeedsTheRightToImpersonateIt(t *testing.T) {
 	namespace := env.Namespace(t, nil)
-	ada := in(t, "oidc:ada", namespace, "oidc:lifted", "oidc:other")
+	ada := memberOf(t, "oidc:ada", namespace, "oidc:lifted", "oidc:other")
 	lead := user(t, "oidc:lifter", namespace)
 	impersonator(t, "oidc:lifter", "groups", "oidc:lifted")
 	with := func(spec string) *unstructured.Unstructured {
@@ -183,14 +182,13 @@ func TestInheritingNeedsTheRightToUseTheSettings(t *testing.T) {
 	}
 	settings := mustCreate(t, object(t, "UserSettings", namespace, inherits))
 	expectAccepted(t, stranger.change(t, settings, setField(t, "de", "spec", "language")))
-	// To name an owner, the sender needs the right to use the inherited settings, because the owner
-	// starts sessions with the inherited keys.
+	// The new owner would start sessions with the inherited keys.
 	owner := setField(t, map[string]any{"username": "stranger"}, "spec", "owner")
 	expectRefused(t, stranger.change(t, settings, owner), `"team"`, "spec.inheritFrom")
 	expectAccepted(t, stranger.change(t, settings, func(o *unstructured.Unstructured) { setSpec(t, o, "{}") }))
 }
 
-func TestInheritanceHasOneLevel(t *testing.T) {
+func TestInheritanceOverTwoLevelsIsRefused(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	named := func(name, spec string) *unstructured.Unstructured {
 		o := object(t, "UserSettings", namespace, spec)

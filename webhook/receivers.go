@@ -14,10 +14,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// checkReceivers refuses a change by Parley itself that sends an administrator's key to another
-// receiver. Parley may keep references to Secrets that it is not allowed to read, so checkSecrets
-// does not cover this case. Keys that Parley manages for these settings may go to any receiver,
-// because the user of the settings stored these keys.
+// checkReceivers refuses a change by Parley that sends an administrator's key to another receiver.
+// checkSecrets does not cover this case, because Parley may keep references to Secrets that it is
+// not allowed to read. Keys that Parley manages for these settings may go to any receiver, because
+// the user of the settings stored them.
 func (r request) checkReceivers(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	managed := map[string]bool{}
 	for _, reference := range diverted(old, settings) {
@@ -63,7 +63,7 @@ func diverted(old, settings *v1alpha1.UserSettings) (refs []v1alpha1.SecretRefer
 }
 
 // receivers maps the path of a reference to the endpoint, git host, tool server or program that
-// receives the key. The path of a key without such a receiver is absent.
+// receives the key. Other references are absent.
 func receivers(spec *v1alpha1.UserSettingsSpec) map[string]string {
 	path := field.NewPath("spec")
 	byPath := map[string]string{path.Child("llmAPIKeyRef").String(): spec.ModelEndpoint()}

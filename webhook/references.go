@@ -48,8 +48,8 @@ func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReferen
 }
 
 // checkConfigMaps forbids references to ConfigMaps that the sender is not allowed to read. It warns
-// of missing ConfigMaps only if the sender may read them. It reads one ConfigMap at a time, and
-// each only once, because together they may be large.
+// of missing ConfigMaps only if the sender may read them. ConfigMaps may be large, so it reads each
+// of them once, one after the other.
 func (r request) checkConfigMaps(ctx context.Context, refs []v1alpha1.ConfigMapReference, f *findings) error {
 	byName := map[string][]v1alpha1.ConfigMapReference{}
 	for _, ref := range refs {

@@ -9,11 +9,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// A rule refuses a Conversation if three things are true: every field in rule.set has a value, no
-// field in rule.unset has a value, and the condition, if there is one, holds. The Go check and the
-// match condition derive from the table of rules. These rules are not in the schema, because the
-// API server would evaluate them at every status write. They would cost more than all other rules
-// together.
+// A rule refuses a Conversation if every field in rule.set has a value, no field in rule.unset has
+// a value, and the condition, if any, holds. The Go check and the match condition derive from these
+// rules. The rules are not in the schema: the API server would evaluate them at every status write,
+// and they would cost more than all other rules together.
 type rule struct {
 	field      string
 	set, unset []string

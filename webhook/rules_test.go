@@ -126,7 +126,7 @@ func TestOneShotMayChangeBetweenFalseAndAbsent(t *testing.T) {
 }
 
 // The webhook also names changes that the schema would refuse.
-func TestEveryChangedFieldIsNamed(t *testing.T) {
+func TestARefusalNamesEveryChangedField(t *testing.T) {
 	before, after := &v1alpha1.Conversation{}, &v1alpha1.Conversation{}
 	before.Spec.UserSettingsName, after.Spec.UserSettingsName = "ada", "bob"
 	after.Spec.OneShot, after.Spec.Suspend = true, true

@@ -17,7 +17,7 @@ func TestChangingASessionKeyNeedsTheRightsForNamingAnOwner(t *testing.T) {
 	read := get("secrets", "mine", "first")
 	stranger, member := user(t, "oidc:stranger", namespace, read), user(t, "oidc:user", namespace, read, use("team"))
 	user(t, "oidc:ada", namespace, read)
-	ada := in(t, "oidc:ada", namespace, "oidc:keyed")
+	ada := memberOf(t, "oidc:ada", namespace, "oidc:keyed")
 	lead := user(t, "oidc:keylead", namespace, read)
 	impersonator(t, "oidc:keylead", "users", "oidc:ada")
 	impersonator(t, "oidc:keylead", "groups", "oidc:keyed")

@@ -56,7 +56,6 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		register(mgr, &v1alpha1.SessionClass{}, sessionClassValidator{}))
 }
 
-// register serves a validator at a path. If no path is given, it uses the default path of the kind.
 func register[T runtime.Object](mgr ctrl.Manager, object T, validator admission.Validator[T], path ...string) error {
 	builder := ctrl.NewWebhookManagedBy(mgr, object).WithValidator(validator)
 	for _, custom := range path {

@@ -67,8 +67,6 @@ func toolSize(config *v1alpha1.MCPConfig) (size int) {
 	return size
 }
 
-// sizeErrors returns an error if tool servers have too much text or too many variables, or if an
-// object refers to too many Secrets.
 func sizeErrors(config *v1alpha1.MCPConfig, refs []v1alpha1.SecretReference) field.ErrorList {
 	tools, variables, names := field.NewPath("spec", "mcpConfig"), 0, sets.New[string]()
 	if config != nil {

@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run stops the manager before the API server, which would wait for the manager's watches.
+// run stops the manager first, because the API server would wait for the manager's watches.
 func run(m *testing.M) (code int, err error) {
 	if env, err = testenv.Start(testenv.WithWebhooks); err != nil {
 		return 0, fmt.Errorf("start the API server: %w", err)
@@ -206,7 +206,6 @@ func eventually(t *testing.T, condition func() (bool, error)) {
 	}
 }
 
-// object returns an object with a spec written as YAML.
 func object(t *testing.T, kind, namespace, spec string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{}

@@ -32,10 +32,10 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 	return v.validate(ctx, nil, settings)
 }
 
-// ValidateUpdate checks every reference again, even an unchanged one. With another llmBaseURL, for
-// example, a key would be sent elsewhere. Only Parley itself may keep references to objects that it
-// is not allowed to read, because it writes on behalf of the user who owns the settings. Parley
-// must not change the receiver of a key that it is not allowed to read.
+// ValidateUpdate checks every reference again, even an unchanged one: with a new llmBaseURL, for
+// example, a key would be sent elsewhere. Only Parley may keep references to objects that it is not
+// allowed to read, because it writes on behalf of the user who owns the settings. Parley must not
+// change the receivers of these keys.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
@@ -113,8 +113,8 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	return found.warnings, refusal("UserSettings", settings.Name, found.errs)
 }
 
-// added returns the references that are in the second list but not in the first list. A reference
-// to the same key in another field counts as added. The position in a list does not matter.
+// added returns the references that only the second list contains. A reference to the same key in
+// another field counts as added. The position in a list does not matter.
 func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference {
 	known := sets.New[place]()
 	for _, r := range before {

@@ -180,11 +180,10 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
 
-	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as the
-	// UserSettings exist. UserSettings that are deleted and created again have a new UID. The
-	// Conversation then belongs to the new UserSettings only if their owner is the person in
-	// status.owner. Otherwise, the session cannot start, and the Conversation is not visible over
-	// HTTP.
+	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
+	// the UserSettings exist. If the UserSettings are deleted and created again, the Conversation
+	// belongs to the new UserSettings only if their owner is the person in status.owner. Otherwise,
+	// the session cannot start, and the Conversation is not visible over HTTP.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=36
 	SettingsUID types.UID `json:"settingsUID,omitempty"`
@@ -239,8 +238,7 @@ type ConversationStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// CurrentClass returns the class that was recorded after a user last started the session. It
-// returns nil if no class is recorded yet.
+// CurrentClass returns the class that was recorded since a user last started the session, or nil.
 func (s *ConversationStatus) CurrentClass() *StartedClass {
 	if s.SessionClass == nil || s.SessionClass.FirstAttempt != max(1, s.FirstAttempt) {
 		return nil

@@ -11,9 +11,8 @@ import (
 // manualManagers are the field managers of one-time writes by a user.
 var manualManagers = []string{"kubectl-parley", "kubectl", "parley-facade"}
 
-// GitOpsManager returns the tool that reapplies a spec field periodically, such as Flux or Argo CD.
-// It returns an empty text if no tool reapplies the field. The Conversation must include its
-// metadata.managedFields.
+// GitOpsManager returns the tool that reapplies a spec field periodically, such as Flux or Argo CD,
+// or an empty text. The Conversation must include its metadata.managedFields.
 func (c *Conversation) GitOpsManager(field string) string {
 	for _, entry := range c.ManagedFields {
 		// By default, Argo CD does not use server-side apply.

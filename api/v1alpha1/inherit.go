@@ -39,8 +39,8 @@ func (s *UserSettingsSpec) Inherit(from *UserSettingsSpec) *UserSettingsSpec {
 	return effective
 }
 
-// inheritModel inherits the model, its base URL and its API key. The reasoning effort and the
-// temperature suit one model, so they are inherited only together with the model.
+// inheritModel inherits the reasoning effort and the temperature only with the model that they
+// suit.
 func (s *UserSettingsSpec) inheritModel(from *UserSettingsSpec) {
 	if s.OwnsModel() {
 		return
@@ -95,7 +95,6 @@ func exposeInherited(own, from *bool, ownTokens bool) *bool {
 	return nil
 }
 
-// inheritTools inherits the tool servers that are not in these settings.
 func (s *UserSettingsSpec) inheritTools(from *MCPConfig) {
 	if from == nil {
 		return

@@ -77,6 +77,10 @@ func mcpCases() []specCase {
 	}
 }
 
-func TestMCPConfigOfUserSettings(t *testing.T) { runSpecCases(t, "UserSettings", mcpCases()) }
+func TestToolServersOfUserSettingsAreValidated(t *testing.T) {
+	runSpecCases(t, "UserSettings", mcpCases())
+}
 
-func TestMCPConfigOfConversation(t *testing.T) { runSpecCases(t, "Conversation", mcpCases()) }
+func TestToolServersOfConversationsAreValidated(t *testing.T) {
+	runSpecCases(t, "Conversation", mcpCases())
+}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// modelFamilies maps names of models to their provider. It contains only models that a single
-// provider offers. Open models, such as gpt-oss or llama, have many providers.
+// modelFamilies contains only models that a single provider offers. Open models, such as gpt-oss or
+// llama, have many providers.
 var modelFamilies = []struct {
 	provider string
 	names    *regexp.Regexp
@@ -39,8 +39,6 @@ func (s *UserSettingsSpec) ModelEndpoint() string {
 	return cmp.Or(baseURL, providerOf(model), model)
 }
 
-// providerOf returns the provider of a model, whether or not the name contains the provider. It
-// returns an empty text if the provider is unknown.
 func providerOf(model string) string {
 	if provider, _, named := strings.Cut(model, "/"); named {
 		return strings.ToLower(provider)

@@ -12,7 +12,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// eachField calls visit() for every field below a schema, with its path.
 func eachField(path string, schema *apiextensionsv1.JSONSchemaProps, visit func(string,
 	*apiextensionsv1.JSONSchemaProps)) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {

@@ -69,7 +69,6 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 	return errs
 }
 
-// checkImages calls forbid() for each image of the settings that the class does not allow.
 func (s *SessionClassSpec) checkImages(settings *UserSettingsSpec, forbid func(name, allowed string)) {
 	for _, image := range []struct {
 		name  string

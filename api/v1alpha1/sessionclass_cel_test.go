@@ -64,7 +64,7 @@ func TestSessionClassSchema(t *testing.T) {
 	}
 }
 
-func TestSessionClassProxies(t *testing.T) {
+func TestInvalidProxiesOfASessionClassAreRefused(t *testing.T) {
 	const secret, noURL = "without user name and password", "must be the URL of a proxy"
 	for proxy, message := range map[string]string{
 		"":                              "",

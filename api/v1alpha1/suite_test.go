@@ -57,13 +57,12 @@ func mustCreate(t *testing.T, kind, namespace, spec string) *unstructured.Unstru
 	return o
 }
 
-// specCase is a spec that the API server accepts, or rejects for the named field.
+// specCase is a spec that the API server accepts or rejects.
 type specCase struct {
 	name string
 	spec string
 	// field is the path of the rejected field; empty if the spec is accepted.
-	field string
-	// message is a part of the expected error.
+	field   string
 	message string
 }
 

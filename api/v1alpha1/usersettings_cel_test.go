@@ -167,7 +167,6 @@ func TestUserSettingsDefaults(t *testing.T) {
 	}
 }
 
-// expectUnobserved checks that the status of a new object shows that no controller has observed it.
 func expectUnobserved(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	observed, found, err := unstructured.NestedInt64(o.Object, "status", "observedGeneration")

@@ -173,9 +173,8 @@ type UserSettingsSpec struct {
 // SettingsOwner names the owner of UserSettings.
 // +kubebuilder:validation:XValidation:rule="!self.username.startsWith('system:') || self.username.matches('^system:serviceaccount:[^:]+:[^:]+$')",message="must not begin with system:, unless it is a ServiceAccount",fieldPath=".username"
 type SettingsOwner struct {
-	// Username of a person or of a ServiceAccount. The username of a person has the prefix of the
-	// OpenID provider, as oidc: in oidc:ada@example.com. The username of a ServiceAccount is, for
-	// example, system:serviceaccount:team-a:pipeline.
+	// Username of a person, including the prefix of the OpenID provider (oidc:ada@example.com), or
+	// of a ServiceAccount (system:serviceaccount:team-a:pipeline).
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Username string `json:"username"`
@@ -296,7 +295,7 @@ type UserSettingsList struct {
 	Items           []UserSettings `json:"items"`
 }
 
-// OwnerName returns the username of the owner. It is empty if there is no owner.
+// OwnerName returns the username of the owner, or an empty text.
 func (u *UserSettings) OwnerName() string {
 	if u.Spec.Owner == nil {
 		return ""
