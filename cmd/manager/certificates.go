@@ -126,7 +126,6 @@ func (c *certificate) Start(ctx context.Context) error {
 	return secrets.Start(ctx)
 }
 
-// load makes the webhook use the certificate in the Secret.
 func (c *certificate) load(secret *corev1.Secret) error {
 	public, private := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
 	if len(public) == 0 || len(private) == 0 {
@@ -155,9 +154,8 @@ func (m sparing) GetClient() client.Client { return sparingClient{m.Manager.GetC
 
 type sparingClient struct{ client.Client }
 
-// Update updates an object only if it differs from the stored object. It reads the stored object
-// with a list, because the manager has no permission to get it. A concurrent change still causes a
-// conflict.
+// Update skips an object that equals the stored object. It reads the stored object with a list,
+// because the manager has no permission to get it. A concurrent change still causes a conflict.
 func (c sparingClient) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
 	wanted, is := object.(*unstructured.Unstructured)
 	if !is {

@@ -61,8 +61,8 @@ func (l *lingering) Start(ctx context.Context) error {
 	}
 }
 
-// stop keeps serving for a delay, and then waits for the calls in flight. During the delay, callers
-// learn that the manager stops.
+// stop keeps serving for a delay, in which callers learn that the manager stops. Then it waits for
+// the calls in flight.
 func (l *lingering) stop(delay time.Duration) error {
 	if l.ended == nil {
 		return nil

@@ -134,7 +134,6 @@ func get(url, token string) (int, string, error) {
 	return response.StatusCode, string(body), err
 }
 
-// token returns the token of a new ServiceAccount, with or without a role.
 func token(t *testing.T, name, role string) string {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
@@ -237,8 +236,7 @@ func start(t *testing.T, args ...string) (at addresses, stop func(), done <-chan
 	}, ended
 }
 
-// This test runs the whole manager: with its own identity and role, its certificate, the lease and
-// a fast shutdown.
+// This test runs the whole manager, with its own identity and role.
 func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 	installAll(t)
 	asManager(t)

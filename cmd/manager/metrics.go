@@ -20,8 +20,8 @@ import (
 const reviewTimeout = 10 * time.Second
 
 // authorizeMetrics allows a request if the API server accepts its token and the user has permission
-// to get the path. This takes two reviews per scrape. controller-runtime's own filter does the
-// same, but imports libraries of the API server, which would be a third of the binary.
+// to get the path. controller-runtime's own filter does the same, but imports libraries of the API
+// server, which would be a third of the binary.
 func authorizeMetrics(cfg *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {
 	authentication, err := authenticationclient.NewForConfigAndClient(cfg, httpClient)
 	if err != nil {
@@ -54,7 +54,7 @@ type reviewer struct {
 	access authorizationclient.SubjectAccessReviewInterface
 }
 
-// review returns the HTTP status code for a request. The code is 200 if the request is allowed.
+// review returns the HTTP status code for a request: 200 if the request is allowed.
 func (a reviewer) review(ctx context.Context, r *http.Request) (code int, err error) {
 	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !isBearer {

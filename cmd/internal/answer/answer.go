@@ -92,8 +92,7 @@ func LargerThan(limit int64) *Refusal {
 		" bytes")
 }
 
-// ReadBody reads a body of at most limit bytes. If the reader returns a Refusal, ReadBody returns
-// the same Refusal.
+// ReadBody reads a body of at most limit bytes. It returns a Refusal of the reader unchanged.
 func ReadBody(from io.Reader, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), limit))
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
@@ -153,9 +152,8 @@ const (
 	lingerTime  = 5 * time.Second
 )
 
-// TurnAway refuses a request before its whole body is read. It then reads and discards the rest of
-// the body, within limits, because many clients read the response only after they have sent the
-// whole body.
+// TurnAway refuses a request before its whole body is read. It then discards the rest of the body,
+// within limits, because many clients read the response only after they have sent the whole body.
 func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
 	connection := http.NewResponseController(w)
 	_ = connection.EnableFullDuplex() // if it is not supported, Flush fails

@@ -10,8 +10,7 @@ import (
 
 const (
 	readyTimeout = 2 * time.Second
-	// readyLasts is the time for which the result of a check is cached, so that not every probe
-	// causes a check.
+	// readyLasts is the time for which the result of a check is cached.
 	readyLasts = time.Second
 )
 
@@ -28,9 +27,9 @@ type Health struct {
 	err     error
 }
 
-// Ready reports whether a check has ever succeeded. A later failure does not count. Otherwise
-// Kubernetes would send no requests to any replica if a shared service fails, although the replicas
-// can still serve some requests.
+// Ready reports whether a check has ever succeeded. A later failure does not count: if a shared
+// service fails, Kubernetes would stop sending requests to all replicas, although they can still
+// serve some requests.
 func (h *Health) Ready() bool {
 	if !h.ready.Load() && h.Err() == nil {
 		h.ready.Store(true)

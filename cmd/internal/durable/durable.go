@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock locks a file against other processes. If another process has the lock, Lock waits, because a
-// process that has just ended may keep its lock for a moment. After the timeout, Lock returns the
-// given error.
+// Lock locks a file against other processes. It waits, because a process that has just ended may
+// keep its lock for a moment. After the timeout, it returns the given error.
 func Lock(file *os.File, timeout time.Duration, held error) error {
 	for deadline := time.Now().Add(timeout); ; <-time.After(20 * time.Millisecond) {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -28,9 +27,8 @@ func Lock(file *os.File, timeout time.Duration, held error) error {
 	}
 }
 
-// SyncDirectory makes the names of the files in a directory durable. Some network file systems
-// cannot sync a directory, but keep names durable at all times. On these file systems,
-// SyncDirectory returns no error.
+// SyncDirectory makes the names of the files in a directory durable. It ignores file systems that
+// cannot sync a directory, because they keep names durable at all times.
 func SyncDirectory(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

@@ -34,8 +34,7 @@ type Person struct {
 	Email string
 }
 
-// person returns the person whom a verified token identifies. encoded is the text of the same
-// token.
+// person returns the person whom a verified token identifies. encoded is the same token as text.
 func (o *Options) person(encoded string, token *oidc.IDToken) (*Person, error) {
 	var claims map[string]json.RawMessage
 	if err := token.Claims(&claims); err != nil {

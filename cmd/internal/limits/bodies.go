@@ -11,16 +11,16 @@ import (
 const (
 	// maxWork limits the bytes of bodies that are processed at the same time.
 	maxWork = 16 << 20
-	// One user's bodies may take at most 1/userShare of the bytes that may be processed at the same
+	// One user's bodies may take at most 1/userShare of the bytes that are processed at the same
 	// time.
 	userShare = 4
 )
 
 // ReadBody reads the body of a user's request. Its Content-Length counts towards the user's limit
 // from the start. Only bytes that have arrived count towards the total, so that a slow sender does
-// not delay other users. ReadBody accepts any Content-Type, because a form on another site cannot
-// send the session key. After the work on the body, the caller must call the function done, which
-// is nil after an error.
+// not delay other users. Any Content-Type is accepted, because a form on another site cannot send
+// the session key. The caller must call done after the work on the body; done is nil after an
+// error.
 func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(), err error) {
 	announced := r.ContentLength
 	switch {
@@ -33,15 +33,14 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	if err := hold.Take(announced); err != nil {
 		return nil, nil, err
 	}
-	// The first read of the body makes the server send "100 Continue", and the client then sends
-	// its body. Remove the header Expect: TurnAway does not discard the body of a request with this
-	// header.
+	// The first read makes the server send "100 Continue", and the client then sends its body.
+	// TurnAway would not discard the body of a request with the header Expect.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }
 
-// ReadFrame reads a frame of a user's socket. The length of a frame is not known in advance, so its
-// bytes count as they arrive. The caller must call done, as for ReadBody.
+// ReadFrame reads a frame of a user's socket. Its bytes count as they arrive, because its length is
+// not known in advance. The caller must call done, as for ReadBody.
 func (b *Budget) ReadFrame(ctx context.Context, frame io.Reader, user string) (body []byte, done func(), err error) {
 	hold := b.Hold(user, Bodies)
 	return b.read(ctx, hold.Reader(ctx, frame), hold)

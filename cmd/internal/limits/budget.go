@@ -40,7 +40,7 @@ const (
 	Streams
 	// SettingsWrites are changes of a user's settings. Concurrent changes would conflict.
 	SettingsWrites
-	// Lists are lists in memory, each with all conversations of a user. A list of ten thousand
+	// Lists are lists in memory of all conversations of a user. A list of ten thousand
 	// conversations takes some MiB.
 	Lists
 	// RenderRequests are requests to render texts as HTML. Waiting requests count too, because
@@ -57,15 +57,14 @@ const (
 const (
 	// MaxWait is the longest time for which a request waits for a resource.
 	MaxWait = 10 * time.Second
-	// MinWake is the minimum number of bytes that a waiting message counts as, even if it is
-	// shorter.
+	// MinWake is the minimum number of bytes that a waiting message counts as.
 	MinWake = 64 << 10
 	// maxWakes limits the bytes of all waiting messages together.
 	maxWakes = 64 << 20
 	// sweepEvery is the interval at which idle accounts are dropped.
 	sweepEvery = time.Minute
-	// responseRate limits the average number of response bytes per second that a user may read from
-	// sessions. responseBurst is the number of bytes that a user may read at once.
+	// responseRate limits the response bytes per second that a user may read from sessions, on
+	// average. responseBurst limits the bytes that a user may read at once.
 	responseRate  = 4 << 20
 	responseBurst = 64 << 20
 )
@@ -75,8 +74,8 @@ type Bounds struct{ User, All int64 }
 
 // Options configures a Budget.
 type Options struct {
-	// Rate limits the average number of requests that a user may send per second; zero means no
-	// limit. Burst is the largest number of requests at once.
+	// Rate limits the average number of requests of a user per second; zero means no limit. Burst
+	// limits the requests at once.
 	Rate  float64
 	Burst int
 	// MaxBody is the largest body, in bytes.
@@ -198,8 +197,8 @@ func isFull(limiter *rate.Limiter) bool {
 }
 
 // refusal returns nil if a user can take this amount of a resource now, and otherwise the reason.
-// The responses of a user may take at most half of the bytes that the responses of other users
-// leave free. Otherwise a few users who read slowly could exhaust the total.
+// The responses of a user may take at most half of the bytes that other users leave free. Otherwise
+// a few users who read slowly could exhaust the total.
 func (b *Budget) refusal(user string, r Resource, size int64) error {
 	bounds, used := b.bounds[r], int64(0)
 	free := bounds.All - b.total[r]
@@ -221,8 +220,7 @@ func (b *Budget) refusal(user string, r Resource, size int64) error {
 	return nil
 }
 
-// add changes a user's usage by size. If size is negative, waiters may then fit, and add grants
-// them the resource.
+// add changes a user's usage by size. A negative size makes room, so add then calls grant.
 func (b *Budget) add(user string, r Resource, size int64) {
 	a := b.account(user)
 	a.used[r] += size
@@ -235,9 +233,9 @@ func (b *Budget) add(user string, r Resource, size int64) {
 	}
 }
 
-// grant grants the resource to the waiters in their order. It skips a waiter whose user is at the
-// limit per user. If another waiter does not fit in the total limit, all waiters after it must wait
-// too. For Responses, however, grant skips a waiter that does not fit.
+// grant grants the resource to waiters in their order. It skips a waiter whose user is at the limit
+// per user. If a waiter does not fit in the total limit, the waiters after it must wait too, except
+// for Responses.
 func (b *Budget) grant(r Resource) {
 	full := false
 	b.waiting[r] = slices.DeleteFunc(b.waiting[r], func(w *waiter) bool {

@@ -58,8 +58,7 @@ func (h *Hold) Release() {
 }
 
 // Pace counts bytes of a response that were read from a session. It waits if the user reads faster
-// than responseRate, because each byte costs CPU time, even if the byte is never sent to the
-// client.
+// than responseRate, because each byte costs CPU time, even if it is never sent to the client.
 func (h *Hold) Pace(ctx context.Context, size int) error {
 	h.budget.mu.Lock()
 	a := h.budget.account(h.user)
@@ -74,8 +73,7 @@ func (h *Hold) Pace(ctx context.Context, size int) error {
 	return nil
 }
 
-// Reader wraps a reader. The hold counts all bytes that are read. If the hold is nil, nothing is
-// counted.
+// Reader returns a reader whose bytes count towards the hold. A nil hold counts nothing.
 func (h *Hold) Reader(ctx context.Context, from io.Reader) io.Reader {
 	if h == nil {
 		return from

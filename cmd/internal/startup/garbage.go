@@ -11,9 +11,9 @@ import (
 const (
 	// headroom is the number of bytes that can be allocated between two garbage collections.
 	headroom = 16 << 20
-	// leastPercent is the smallest GOGC. Without it, a very large heap would be collected too
-	// often. mostPercent is the largest GOGC, except for a heap smaller than the floor of
-	// boundGarbage. Without it, a small heap would be collected too rarely.
+	// leastPercent is the smallest GOGC: a very large heap must not be collected too often.
+	// mostPercent is the largest GOGC, except for a heap below the floor of boundGarbage: a small
+	// heap must not be collected too rarely.
 	leastPercent, mostPercent = 25, 400
 )
 
@@ -29,10 +29,9 @@ func gcPercent(inUse, floor uint64) int {
 }
 
 // boundGarbage makes Go collect garbage after a fixed number of allocated bytes. By default, Go
-// waits until the heap has twice the size of the data in use. A cache of thousands of sessions,
-// which rarely changes, would then take twice its size. A heap smaller than floor is not collected
-// early, because collections would take a fifth of the CPU time during a burst of new sessions. If
-// the environment variable GOGC is set, boundGarbage does nothing.
+// waits until the heap has twice the size of the data in use, so a large cache would take twice its
+// size. A heap smaller than floor is not collected early, because collections would take a fifth of
+// the CPU time during a burst of new sessions. If $GOGC is set, boundGarbage does nothing.
 func boundGarbage(floor uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -48,9 +47,8 @@ func boundGarbage(floor uint64) {
 	})
 }
 
-// afterEachCollection calls a function after each garbage collection. It creates an object without
-// references. The next collection runs the object's finalizer, which calls the function and creates
-// the next object.
+// afterEachCollection calls a function after each garbage collection. The next collection runs the
+// finalizer of an unreferenced object, which calls the function and creates the next object.
 func afterEachCollection(do func()) {
 	unreferenced := &struct{ again func() }{func() {
 		do()

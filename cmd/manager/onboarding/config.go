@@ -43,15 +43,13 @@ type entryLimits struct {
 	namespaces []string
 }
 
-// config is a parsed ConfigMap.
 type config struct {
 	byGroup map[string][]entry
 	// problems are the problems of the text and of all entries.
 	problems []string
 }
 
-// parse parses the text of the ConfigMap. For an invalid entry, it records a problem. The other
-// entries stay valid.
+// parse records a problem for each invalid entry. The other entries stay valid.
 func parse(text string, allowed entryLimits) config {
 	var fields map[string]json.RawMessage
 	var entries []json.RawMessage

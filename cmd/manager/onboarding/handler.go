@@ -25,8 +25,8 @@ const (
 	// maxInProgress limits the requests whose token is being verified or whose UserSettings are being
 	// created.
 	maxInProgress = 32
-	// personRate is the number of requests per second that one person may send. personBurst is the
-	// number of requests that the person may send at once.
+	// personRate limits the requests of one person per second. personBurst limits their requests at
+	// once.
 	personRate  = 0.2
 	personBurst = 10
 )

@@ -14,9 +14,9 @@ const (
 
 var unreadable = regexp.MustCompile(`[^a-z0-9]+`)
 
-// settingsName returns the name of the UserSettings of a person in a group: a readable part of the
-// username without its prefix, and a digest of username and group. A person who leaves one group of a
-// namespace and joins another group gets new UserSettings.
+// settingsName returns the name of a person's UserSettings for a group: a readable part of the
+// username, and a digest of username and group. A person who moves to another group of the same
+// namespace gets new UserSettings.
 func settingsName(username, prefix, group string) string {
 	readable := unreadable.ReplaceAllString(strings.ToLower(strings.TrimPrefix(username, prefix)), "-")
 	readable = strings.Trim(readable[:min(len(readable), readableLength)], "-")

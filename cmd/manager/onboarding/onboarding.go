@@ -158,8 +158,8 @@ func (c config) entriesOf(person *identity.Person) (entries []entry) {
 	return entries
 }
 
-// read returns the ConfigMap and its entries. It parses each version of the ConfigMap one time, and
-// reports the problems of all entries. A missing ConfigMap has no entries.
+// read parses each version of the ConfigMap one time, and reports the problems of all entries. A
+// missing ConfigMap has no entries.
 func (o *Onboarder) read(ctx context.Context) (*corev1.ConfigMap, config, error) {
 	configMap := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: o.options.Namespace, Name: o.options.ConfigMap}

@@ -70,7 +70,6 @@ func (o *Onboarder) ensure(ctx context.Context, wanted *v1alpha1.UserSettings, p
 	return false, &problem{"the UserSettings are being replaced; sign in again later", nil}
 }
 
-// checkExisting refuses UserSettings that the person may not use.
 func checkExisting(existing *v1alpha1.UserSettings, person *identity.Person) error {
 	owner := existing.Spec.Owner
 	switch {
@@ -106,7 +105,7 @@ func (o *Onboarder) checkReferences(ctx context.Context, wanted *v1alpha1.UserSe
 	return check(o.live, "inheritFrom", wanted.Namespace, wanted.Spec.InheritFrom, &v1alpha1.UserSettings{})
 }
 
-// createProblem describes a failed creation. The text omits the cause of a refusal, which may name
+// createProblem describes a failed creation. It omits the cause of a refusal, which may name
 // objects that the person must not see.
 func createProblem(err error) error {
 	switch {
