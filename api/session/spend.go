@@ -95,9 +95,9 @@ type SpendReport struct {
 	// Open. A line for another day is included only if the archive has not acknowledged its costs.
 	Spent []SpentLine `json:"spent,omitempty"`
 	// Open maps a day to the highest possible cost of the calls in flight that were sent with a
-	// grant of that day. It includes calls that can begin before the archive answers the report. A
-	// day without calls in flight is included, with zero, if the session may hold a reservation for
-	// that day.
+	// grant of that day. It includes calls that can begin before the archive answers the report. If
+	// the session may hold a reservation for a day without calls in flight, Open contains that day
+	// with zero.
 	Open map[string]Dollars `json:"open,omitempty"`
 	// Need is the highest possible cost of the calls in flight and the next calls together. It does
 	// not include Spent. Want is the reservation that the session would like to have. It is at

@@ -27,9 +27,9 @@ type Health struct {
 	err     error
 }
 
-// Ready reports whether a check has ever succeeded. A later failure does not count: if a shared
-// service fails, Kubernetes would stop sending requests to all replicas, although they can still
-// serve some requests.
+// Ready reports whether a check has ever succeeded. A later failure does not count. Otherwise, the
+// failure of a shared service would make all replicas unready, although they can still serve some
+// requests.
 func (h *Health) Ready() bool {
 	if !h.ready.Load() && h.Err() == nil {
 		h.ready.Store(true)

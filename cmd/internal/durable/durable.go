@@ -27,8 +27,8 @@ func Lock(file *os.File, timeout time.Duration, held error) error {
 	}
 }
 
-// SyncDirectory makes the names of the files in a directory durable. It ignores file systems that
-// cannot sync a directory, because they keep names durable at all times.
+// SyncDirectory makes the names of the files in a directory durable. It returns no error on network
+// file systems that cannot sync a directory, because they keep names durable at all times.
 func SyncDirectory(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
