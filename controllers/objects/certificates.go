@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// authorityLifetime and serverLifetime are the lifetimes of certificates. A certificate is replaced
-	// when a third of its lifetime is left.
+	// authorityLifetime and serverLifetime are the lifetimes of certificates. A certificate is
+	// replaced when a third of its lifetime is left.
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 	serverLifetime    = 90 * 24 * time.Hour
 	// backdating is the time between the start of a certificate's validity and its creation. A node
@@ -97,8 +97,8 @@ func addAuthority(data map[string][]byte, before *Authority, now time.Time) (*Au
 	return added, nil
 }
 
-// issue returns the certificate and the key of a server. The certificate is followed by the chain to
-// the previous authority, if there is one.
+// issue returns the certificate and the key of a server. The chain to the previous authority, if
+// any, follows the certificate.
 func (a *Authority) issue(host string, now, until time.Time) (certificates, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

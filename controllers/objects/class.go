@@ -46,8 +46,7 @@ func ClassName(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) st
 }
 
 // lifetime returns the default of the class. If the class has none, it returns the operator's
-// default, limited to the maximum of the class. The value in a Conversation is checked against that
-// maximum at admission, and again when the session starts.
+// default, limited to the maximum of the class.
 func lifetime(class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
 	switch {
 	case class != nil && class.Default != nil:
@@ -148,7 +147,8 @@ func (c Class) scratchSize() resource.Quantity {
 	return ptr.Deref(ptr.Deref(c.Spec.Resources, v1alpha1.SessionResources{}).ScratchSize, defaultScratch)
 }
 
-// pullPolicy returns an image's pull policy: always for images of users, unless they name a digest.
+// pullPolicy returns the pull policy of an image. An image that a user named is always pulled,
+// unless its name contains a digest.
 func (c Class) pullPolicy(userNamed bool, image string) corev1.PullPolicy {
 	if userNamed && !strings.Contains(image, "@sha256:") {
 		return corev1.PullAlways

@@ -154,7 +154,7 @@ func TestAClassCanGiveAgentsTheGitTokenUnlessTheSettingsPreventIt(t *testing.T) 
 	}
 }
 
-// An image in a node's cache may belong to another tenant. A pull checks the right to use the image.
+// A cached image may belong to another tenant. A pull checks the right to use the image.
 func TestImagesChosenByUsersAreAlwaysPulledUnlessTheyHaveADigest(t *testing.T) {
 	t.Parallel()
 	class := Class{Spec: everyClassField()}

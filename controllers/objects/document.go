@@ -21,8 +21,8 @@ type SecretFile struct {
 	Key string
 }
 
-// Document returns the session document, and the secrets that the session needs, but no other
-// secrets. searchServer is the URL of the web search tool server; empty if there is none.
+// Document returns the session document, and only the secrets that the session needs. searchServer
+// is the URL of the web search tool server; empty if there is none.
 func Document(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, bounds lifecycle.Bounds,
 	searchServer string) (session.Document, []SecretFile) {
 	doc := session.Document{
@@ -90,10 +90,8 @@ func repository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	return repo
 }
 
-// providerOf returns the provider of a repository if the Conversation names no provider. If the
-// repository is a URL, providerOf looks for a token of the user for the URL's host, and returns the
-// provider of this token. Without such a token, the result is empty. If the repository is
-// owner/name, the provider is GitHub.
+// providerOf guesses the provider of a repository. For a URL, this is the provider of the user's
+// token for the same host; empty if there is no such token. For owner/name, it is GitHub.
 func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.GitProvider {
 	if !strings.Contains(repository, "://") {
 		return v1alpha1.GitHub

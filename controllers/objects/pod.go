@@ -41,8 +41,8 @@ type Start struct {
 	Class     Class
 	// Workspace is the kind of volume that holds the session's files.
 	Workspace v1alpha1.WorkspaceKind
-	// WorkspaceClaim is the name of the existing PersistentVolumeClaim, if it was created with a warm
-	// pod. Empty means the default name.
+	// WorkspaceClaim is the name of the existing PersistentVolumeClaim, if it was created with a
+	// warm pod. Empty means the default name.
 	WorkspaceClaim string
 	// Secret is the session's Secret, existing or to be created.
 	Secret *corev1.Secret

@@ -51,7 +51,7 @@ func sessionOwner(c *v1alpha1.Conversation) []metav1.OwnerReference {
 type SecretInputs struct {
 	Document session.Document
 	Files    []SecretFile
-	// Sources are the Secrets that the files refer to, by name.
+	// Sources are the Secrets that the files refer to, keyed by name.
 	Sources map[string]*corev1.Secret
 	// Key is the session's own API key.
 	Key string
@@ -62,8 +62,8 @@ type SecretInputs struct {
 	Spend *session.SpendClaims
 	// Authority signs the session's certificate; nil means that the session has none.
 	Authority *Authority
-	// SnapshotSecrets are the manager's secrets, from which the keys of the session's snapshots and the
-	// key of the Secret's MAC are derived: the current and the previous secret. They may be empty.
+	// SnapshotSecrets are the current and the previous secret of the manager; they may be empty.
+	// The keys of the session's snapshots and of the Secret's MAC are derived from them.
 	SnapshotSecrets [][]byte
 }
 
@@ -133,7 +133,7 @@ func ModelRevision(settings *v1alpha1.UserSettingsSpec, key metav1.Object) strin
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
-// archiveClaims returns the claims of a token for the archive that names the current attempt.
+// archiveClaims returns the claims of an archive token for the current attempt.
 func archiveClaims(audience string, c *v1alpha1.Conversation, now time.Time) session.Claims {
 	return session.Claims{Audience: audience, UID: string(c.UID), Attempt: int(lifecycle.Attempt(c.Status)),
 		Expires: now.Add(archiveTokenTTL).Unix()}
@@ -145,8 +145,8 @@ func (s *Start) AddAttemptToken(c *v1alpha1.Conversation, keys []ed25519.Private
 	return err
 }
 
-// inputsHash returns a hash of the attempt, the document, the spending limits and the versions of the
-// source Secrets.
+// inputsHash returns a hash of the attempt, the document, the spending limits and the versions of
+// the source Secrets.
 func inputsHash(labels map[string]string, document []byte, in SecretInputs) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s %s\n", labels[v1alpha1.LabelAttempt], document)

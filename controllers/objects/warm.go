@@ -87,14 +87,14 @@ func TemplateHash(pod *corev1.Pod, key []byte) (string, error) {
 type WarmPods struct {
 	Namespace string
 	Owner     *v1alpha1.SessionClass
-	// Hash is the hash of the template.
+	// Hash is the TemplateHash of the pods.
 	Hash     string
 	template *corev1.Pod
 	volume   *v1alpha1.Workspace
 }
 
-// NewWarmPods returns the builder for sessions with this kind of workspace. The key signs the Secrets of
-// the pods.
+// NewWarmPods returns the builder for sessions with this kind of workspace. The key signs the
+// Secrets of the pods.
 func NewWarmPods(namespace string, owner *v1alpha1.SessionClass, workspace v1alpha1.WorkspaceKind,
 	runtimeImage string, key []byte) (*WarmPods, error) {
 	class := Class{Name: owner.Name, Spec: owner.Spec}
@@ -127,8 +127,8 @@ func (w *WarmPods) Pod() *corev1.Pod {
 	return pod
 }
 
-// Secret returns the Secret with the key of a warm pod, signed with the first key. The pod waits for
-// its Secret.
+// Secret returns the Secret with the key of a warm pod, signed with the first key. The pod waits
+// for its Secret.
 func (w *WarmPods) Secret(pod *corev1.Pod, keys ...[]byte) (*corev1.Secret, error) {
 	key := make([]byte, session.BindKeySize)
 	_, _ = rand.Read(key) // never fails
@@ -148,8 +148,8 @@ func signedPod(pod *corev1.Pod) types.UID {
 	return types.UID(string(pod.UID) + "/" + pod.Labels[v1alpha1.LabelSessionClass] + "/" + pod.Labels[v1alpha1.LabelWarm])
 }
 
-// BindKey returns the key in the Secret of a warm pod. It is nil unless the manager created the
-// Secret for this pod, and the pod's class and template have not changed since then.
+// BindKey returns the key in the Secret of a warm pod. It returns nil if the manager did not create
+// the Secret for this pod, or if the pod's class or template has changed since then.
 func BindKey(secret *corev1.Secret, pod *corev1.Pod, keys ...[]byte) []byte {
 	if secret.Type != v1alpha1.SecretTypeWarm || !Authentic(secret, signedPod(pod), keys...) {
 		return nil
@@ -194,14 +194,14 @@ func ClaimIn(annotations map[string]string) *Claim {
 	return &Claim{name, types.UID(uid)}
 }
 
-// AddClaim adds the claim of a warm pod to the new Secret of a session, and signs the Secret with the
+// AddClaim adds the claim of a warm pod to a session's new Secret, and signs the Secret with the
 // first key.
 func AddClaim(secret *corev1.Secret, conversation types.UID, claim Claim, keys ...[]byte) error {
 	secret.Annotations[v1alpha1.AnnotationPod] = claim.Name + "/" + string(claim.UID)
 	return sign(secret, conversation, keys...)
 }
 
-// RemoveClaim removes the claim from the new Secret of a session, and signs the Secret with the first
+// RemoveClaim removes the claim from a session's new Secret, and signs the Secret with the first
 // key.
 func RemoveClaim(secret *corev1.Secret, conversation types.UID, keys ...[]byte) error {
 	delete(secret.Annotations, v1alpha1.AnnotationPod)

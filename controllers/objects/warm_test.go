@@ -101,7 +101,7 @@ func TestARotatedSecretMakesWarmPodsOutdated(t *testing.T) {
 	}
 }
 
-func TestAWarmPodHasNoSession(t *testing.T) {
+func TestAWarmPodGetsNoVariablesOrSecretsOfASession(t *testing.T) {
 	warm := warmPodsOf(t, strings.Repeat("c", 53), v1alpha1.SessionClassSpec{
 		Workspace: &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi"}},
 		Network:   &v1alpha1.SessionNetwork{HTTPProxy: "http://proxy:3128"},
@@ -137,7 +137,7 @@ func TestAWarmPodHasNoSession(t *testing.T) {
 	}
 }
 
-func TestTheKeyOfAWarmPodIsSignedForThisPod(t *testing.T) {
+func TestTheKeyOfAWarmPodIsRefusedForAnotherPod(t *testing.T) {
 	manager, other := session.NewSnapshotSecret(), session.NewSnapshotSecret()
 	warm := warmPodsOf(t, "default", v1alpha1.SessionClassSpec{}, v1alpha1.WorkspaceScratch)
 	pod := warm.Pod()
