@@ -21,7 +21,7 @@ type Pool struct {
 	running map[string]bool
 }
 
-// New returns a pool of at most limit calls at the same time.
+// New returns a pool. The parameter limit is the maximum number of concurrent calls.
 func New(limit int) *Pool {
 	return &Pool{slots: make(chan struct{}, limit), done: make(chan event.GenericEvent, 1024),
 		running: map[string]bool{}}

@@ -181,8 +181,8 @@ func disrupted(pod *corev1.Pod) bool {
 	return pod != nil && conditionTrue(pod, corev1.DisruptionTarget)
 }
 
-// EvictionMessage returns the kubelet's message about an evicted pod, such as the limit that the pod
-// exceeded; empty for other pods.
+// EvictionMessage returns the kubelet's message about an evicted pod, such as the limit that the
+// pod exceeded; empty for other pods.
 func EvictionMessage(pod *corev1.Pod) string {
 	if pod.Status.Reason != "Evicted" {
 		return ""

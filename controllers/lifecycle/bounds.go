@@ -22,8 +22,8 @@ type Bounds struct {
 }
 
 // For returns the bounds of a session. Values of its spec take precedence over values of its class,
-// up to the limits of the class. Admission refuses larger values too. However, if the settings are
-// gone, admission may check the limits of another class.
+// up to the limits of the class. Admission usually refuses larger values. However, if the settings
+// are gone, admission may check the limits of another class.
 func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 	limits := ptr.Deref(b.Limits, v1alpha1.LifetimeLimits{})
 	for _, lifetime := range []struct {
@@ -51,9 +51,8 @@ func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 	return b
 }
 
-// StartedClass returns the recorded class of a session, or nil. The class is recorded when the
-// session gets its pod. Until then, the class that the Conversation or its settings name applies.
-// For a stopped session, StartedClass returns the class of the last start.
+// StartedClass returns the class that was recorded when the session got its pod; nil before that.
+// For a stopped session, it returns the class of the last start.
 func StartedClass(s v1alpha1.ConversationStatus) *v1alpha1.StartedClass {
 	if s.State == v1alpha1.StateStopped {
 		return s.SessionClass

@@ -31,10 +31,10 @@ func pastDeadline(o Observation) bool {
 	return bounded && left <= 0
 }
 
-// UntilDeadline returns the time left for the current start; bounded is false if there is no
-// deadline. The time counts from the recorded start time or from the time of the pod, whichever is
-// earlier. A pod that replaces another therefore does not extend the deadline. A session that
-// has run in this attempt is no longer starting, so it has no deadline.
+// UntilDeadline returns the time left for the current start. bounded is false if there is no
+// deadline, or if the session has run in this attempt. The time counts from the recorded start time
+// or from the time of the pod, whichever is earlier. A replacement pod therefore does not extend
+// the deadline.
 func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	s := o.Conversation.Status
 	if o.Bounds.StartDeadline == 0 || Ran(s) {

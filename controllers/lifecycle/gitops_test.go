@@ -117,8 +117,7 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 }
 
 // turns returns sessions whose last turn failed or needs approval. The health checks must report
-// such a turn if the session runs or has completed. They must ignore the turn if the session is
-// lost or suspended.
+// this turn only if the session runs or has completed.
 func turns(t *testing.T) (all []judgedObject) {
 	t.Helper()
 	for name, counts := range map[string]bool{"a ready pod runs": true, "an end outlives its pod": true,

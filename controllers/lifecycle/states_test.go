@@ -25,13 +25,12 @@ type aState struct {
 	message string
 	action  PodAction
 	stalled bool
-	// next describes the attempt that begins; empty if none begins. "requested" means that a user
-	// restarted the session. "counted" and "not counted" mean an automatic restart, and say whether
-	// it counts against MaxRestarts.
+	// next describes the attempt that begins; empty if none begins. "requested" means a restart by
+	// a user. "counted" and "not counted" mean an automatic restart that does or does not count
+	// against MaxRestarts.
 	next string
 }
 
-// judged returns the observation of this state, and the verdict.
 func (s aState) judged() (Observation, Verdict) {
 	o := Observation{QueueLimit: s.queueLimit, Refusal: s.refusal, Conversation: s.conversation.Conversation,
 		Bounds: boundsOf(&s.conversation.Spec), Scratch: s.conversation.Spec.Workspace == nil,

@@ -18,9 +18,9 @@ import (
 // <hostname of the pod>.sessions.
 const ServiceName = "sessions"
 
-// deletedSettings is recorded instead of the UID of UserSettings that were deleted before their UID
-// was recorded, for example because Parley 0.1.0 recorded no UIDs. UserSettings that are created
-// later with the same name have another UID, so the Conversation does not belong to them.
+// deletedSettings is recorded if UserSettings were deleted before their UID was recorded. For
+// example, Parley 0.1.0 recorded no UIDs. UserSettings that are created later never have this UID,
+// so the Conversation does not belong to them.
 const deletedSettings types.UID = "deleted"
 
 // NewStatus returns the status of a session for a verdict.
@@ -41,8 +41,8 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	if EndsNow(before, v) {
 		status.Result = v.Result
 	}
-	// A restart time that passes while the session starts, runs or ends is recorded as done, so that
-	// it causes no restart later.
+	// A restart time that passes while the session starts, runs or ends is recorded as done, so
+	// that it causes no restart later.
 	if pending := HasEnded(before) && v.Next == nil; restartDue(o) && !pending {
 		status.RestartedAt = o.Conversation.Spec.RestartAt
 	}
@@ -76,7 +76,7 @@ func hostname(o Observation) string {
 	return o.Conversation.Name
 }
 
-// WorkspaceName returns the default name of the PersistentVolumeClaim of a Conversation's workspace.
+// WorkspaceName returns the default name of the PersistentVolumeClaim of a Conversation.
 func WorkspaceName(conversation string) string { return conversation + "-workspace" }
 
 // When a status is written anyway, record adds facts that may be unknown later: the class of the
@@ -124,8 +124,7 @@ func RestartsNow(before, after v1alpha1.ConversationStatus) bool {
 		after.Reason == v1alpha1.ReasonBackingOff && Attempt(before) != Attempt(after)
 }
 
-// setAttempt records the restarts in the current attempt. If the verdict begins another attempt,
-// setAttempt records that attempt.
+// setAttempt records restarts, and the next attempt if the verdict begins one.
 func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	before := o.Conversation.Status
 	status.Restarts, status.PodRestarts = restartCounts(o)
@@ -202,9 +201,9 @@ func StepThreshold(backlog int) time.Duration {
 	return min(stepThreshold+time.Duration(backlog)*stepThresholdPerWaiting, stepThresholdMax)
 }
 
-// WriteDelay returns how long a status write may wait; zero or less means now. A step of a start is
-// written only if it lasts for the threshold, unless the outcome of the turn changed. This also
-// applies to the first step of a new Conversation, because its initial status already says STARTING.
+// WriteDelay returns how long a status write may wait; zero or less means now. A step of a start
+// waits until it has lasted for the threshold, unless the outcome of the turn changed. The first
+// step of a new Conversation waits too, because the initial status already says STARTING.
 func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.Time,
 	threshold time.Duration) time.Duration {
 	begins := NeverReconciled(before) && after.State == v1alpha1.StateStarting && v.Pod == NeedPod &&

@@ -30,7 +30,7 @@ type SessionKey struct {
 }
 
 // NewSettingsStatus returns the status of settings after their references were checked. blockers
-// contains an entry for each condition with references; nil means that all references resolve.
+// contains an entry for each condition with references; a nil entry means that all of them resolve.
 func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	blockers map[string]*Blocker) v1alpha1.UserSettingsStatus {
 	status := *settings.Status.DeepCopy()

@@ -39,7 +39,7 @@ type Observation struct {
 	SettingsUID   types.UID
 	// SettingsOwner is the username of the owner of these UserSettings; empty without an owner.
 	SettingsOwner string
-	// OtherOwner reports whether the UserSettings got another owner, and the Conversation therefore no
+	// OtherOwner reports whether the UserSettings got another owner. The Conversation then no
 	// longer belongs to them.
 	OtherOwner bool
 	// ClassVolume reports whether the class requests a volume for its sessions.
@@ -62,7 +62,8 @@ type Observation struct {
 	Unready *Blocker
 	// Storing says that the facade is still storing the session's inputs.
 	Storing bool
-	// QueueLimit is the limit of running sessions per user while the session waits for a slot, else 0.
+	// QueueLimit is the user's limit of running sessions while the session waits for a slot, else
+	// 0.
 	QueueLimit int32
 	// QueueNumber is the number of the session in the queue while the session waits for a slot.
 	QueueNumber int64
@@ -87,9 +88,8 @@ type Warm struct {
 	Unbound bool
 	// Refused says that the pod refused the session.
 	Refused bool
-	// Gone says that the claimed pod no longer exists, and that, as far as the manager knows, the
-	// session never ran in it. The manager has checked with a read past the cache that the pod is
-	// gone.
+	// Gone says that the claimed pod no longer exists, confirmed by a read past the cache. As far
+	// as the manager knows, the session never ran in this pod.
 	Gone bool
 }
 
@@ -113,8 +113,7 @@ type Verdict struct {
 	Since time.Time
 	// Stalled says that the session makes no progress until a user acts.
 	Stalled bool
-	// Blocked says that something, such as a missing object, blocks the start, possibly for a long
-	// time.
+	// Blocked says that something, such as a missing object, blocks the start.
 	Blocked bool
 	// Next is set if another attempt begins.
 	Next *NextAttempt
@@ -165,8 +164,8 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 }
 
 // NeedsStart reports whether the start of the session must be prepared now. A start that exceeded
-// its deadline is prepared one more time, because a session that only waits for its settings or for
-// a slot is not stopped.
+// its deadline is prepared one more time: if the session only waits for its settings or for a slot,
+// it is not stopped.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
 	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected && UntilRetry(o) == 0
@@ -208,8 +207,8 @@ var missingInputs = []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonSet
 // LacksInputs reports whether the reason in a status is one of missingInputs.
 func LacksInputs(s v1alpha1.ConversationStatus) bool { return slices.Contains(missingInputs, s.Reason) }
 
-// HasEnded reports whether a status says that the session ended. A suspended session has not ended,
-// and a session that waits for its settings has not ended either.
+// HasEnded reports whether a status says that the session ended. Suspended sessions and sessions
+// that wait for their settings have not ended.
 func HasEnded(s v1alpha1.ConversationStatus) bool {
 	return s.StopTime != nil && slices.Contains(endings, s.Reason)
 }
@@ -269,8 +268,8 @@ func resumed(o Observation) (Verdict, bool) {
 	}, o.Conversation.Status.Reason == v1alpha1.ReasonSuspended && o.Conversation.Status.StopTime != nil
 }
 
-// settingsDeleted reports whether the UserSettings of a started session were deleted, or got another
-// owner. A session never outlives the settings of its user.
+// settingsDeleted reports whether the UserSettings of a started session were deleted, or got
+// another owner. A session never outlives the settings of its user.
 func settingsDeleted(o Observation) (Verdict, bool) {
 	cause := "were deleted"
 	if o.OtherOwner {
@@ -304,8 +303,8 @@ func ranTooLong(o Observation) (Verdict, bool) {
 		o.Bounds.MaxDuration), RemovePod), bounded && left <= 0
 }
 
-// lost reports whether the pod failed, or is gone after it ran or was claimed. Work is not repeated if
-// the files that show its progress are lost too.
+// lost reports whether the pod failed, or is gone after it ran or was claimed. Work is not repeated
+// if the files that show its progress are lost too.
 func lost(o Observation) (Verdict, bool) {
 	s := o.Conversation.Status
 	failed := o.Pod != nil && (o.Pod.Status.Phase == corev1.PodFailed || o.Warm.Refused ||

@@ -49,8 +49,8 @@ func (w waiter) compare(other waiter) int {
 	return cmp.Or(cmp.Compare(w.number, other.number), cmp.Compare(w.name.Name, other.name.Name))
 }
 
-// New returns an empty queue. It calls admitted for each waiting session that gets a slot. The
-// function admitted must not block, and must not call the queue.
+// New returns an empty queue. For each waiting session that gets a slot, the queue calls the
+// function admitted, which must neither block nor call the queue.
 func New(admitted func(types.NamespacedName)) *Queue {
 	return &Queue{users: map[types.NamespacedName]*account{}, owners: map[types.NamespacedName]types.NamespacedName{},
 		admitted: admitted}
@@ -80,10 +80,9 @@ func (q *Queue) Hold(s Session) {
 	delete(a.refused, s.Name)
 }
 
-// Enter assigns a slot to a session if its class has no limit or if a slot is free. It returns 0 if
-// the session now has a slot. Otherwise the session waits, Enter returns its number, and the queue
-// calls the function admitted when the session gets a slot. The parameter recorded is the number
-// that the session got earlier; 0 means none.
+// Enter assigns a slot to a session, and returns 0. If no slot is free, the session waits, and
+// Enter returns its queue number. The parameter recorded is the number that the session got
+// earlier; 0 means none.
 func (q *Queue) Enter(s Session, limit *int32, recorded int64) (number int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -101,8 +100,8 @@ func (q *Queue) Enter(s Session, limit *int32, recorded int64) (number int64) {
 	return number
 }
 
-// Restore adds a session with a recorded number to the waiting sessions. It assigns no slot, because
-// sessions with lower numbers may be restored later.
+// Restore adds a session with a recorded number to the waiting sessions. It assigns no slot,
+// because sessions with lower numbers may be restored later.
 func (q *Queue) Restore(s Session, limit int32, recorded int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

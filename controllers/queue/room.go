@@ -19,9 +19,8 @@ type Room struct {
 }
 
 // Room returns the slots of a user. The function leaves reports whether a running session ends
-// soon. Needed counts one running session for each waiting session that could start in its place.
-// It omits a waiting session whose class has so low a limit that several running sessions would
-// have to end.
+// soon. Needed counts the waiting sessions that could start if one more session ended. It omits a
+// waiting session with so low a limit that several sessions would have to end.
 func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName) bool) Room {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,5 +1,6 @@
 // Package slimcache bounds the memory of cached objects. Its transform drops the fields that the
-// controllers never read, and truncates large fields, so that no user can fill the manager's memory.
+// controllers never read, and truncates large fields. Users therefore cannot fill the manager's
+// memory.
 package slimcache
 
 import (
@@ -93,10 +94,9 @@ func Transform(object any) (any, error) {
 	return object, nil
 }
 
-// trimSessionSecret removes most metadata of a session's Secret to save memory, because there is
-// one Secret per session. It keeps the identity and the owner. It also keeps the revision of the
-// model settings that the manager sent. If the Secret claims a warm pod, trimSessionSecret keeps
-// the claim and the number of the attempt.
+// trimSessionSecret removes most metadata of a session's Secret. Each session has a Secret, so this
+// saves much memory. The identity, the owner, the model revision and the claim of a warm pod stay.
+// A Secret with a claim also keeps the number of the attempt.
 func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
 	if owner := metav1.GetControllerOfNoCopy(secret); owner == nil || owner.Kind != "Conversation" {
 		return
