@@ -268,9 +268,7 @@ func (f *crashingWrite) inject(cfg *rest.Config) {
 	})
 }
 
-// The lifecycle consists of a lost pod, an end, a restart, a suspension and another end. After a
-// crash at any write, the next manager continues. The lifecycle must be the same, with one pod per
-// attempt.
+// After the crash, another manager continues. Every attempt must have exactly one pod.
 func TestACrashAtAnyWriteDoesNotChangeTheLifecycle(t *testing.T) {
 	t.Parallel()
 	for _, applied := range []bool{false, true} {

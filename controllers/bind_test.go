@@ -43,7 +43,6 @@ func slowSession(t *testing.T, key []byte, waits *[]bool) (port int) {
 	return port
 }
 
-// onePod is a cache that contains one pod.
 type onePod struct {
 	client.Client
 	pod *corev1.Pod

@@ -13,7 +13,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/status"
 )
 
-// choosing gives a Conversation its own model and agent.
 func choosing(model, agent string) func(*v1alpha1.ConversationSpec) {
 	return func(s *v1alpha1.ConversationSpec) { s.LLMModel, s.Agent = &model, &agent }
 }

@@ -107,8 +107,7 @@ func TestARunningSessionKeepsTheLimitsItStartedWith(t *testing.T) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{
 		Name: createClass(t, ns, v1alpha1.SessionClassSpec{Lifetimes: lifetimes(40, 50)})}}
 	settings.Spec.SessionClassName = &class.Name
-	// Later in this test, the class becomes stricter. This session then requests a longer duration
-	// than the class allows.
+	// The class becomes stricter below, and then allows less than this session requests.
 	longer := makeConversation(ns, "longer").With(func(s *v1alpha1.ConversationSpec) { s.MaxDuration = hours(45) }).Obj()
 	create(t, settings, makeConversation(ns, "c").Obj(), longer)
 	for _, name := range []string{"c", "longer"} {

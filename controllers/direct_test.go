@@ -96,7 +96,6 @@ func (p timedProcess) reconcile(name string) reconcile.Result {
 
 func (p timedProcess) advance(d time.Duration) { p.now.SetTime(p.now.Now().Add(d)) }
 
-// expect reconciles a Conversation and checks its state afterwards.
 func (p timedProcess) expect(name string, state v1alpha1.ConversationState, reason string) v1alpha1.ConversationStatus {
 	p.t.Helper()
 	p.reconcile(name)
@@ -358,10 +357,10 @@ func (c faultyStatus) Update(ctx context.Context, o client.Object, options ...cl
 	return c.injector.call(true, func() error { return c.SubResourceWriter.Update(ctx, o, options...) })
 }
 
-// The test injects a fault at every call in every state of one lifecycle. The first run fails at
-// its first call, the next run at its second call, and so on. After a run that wrote something or
-// had no fault, the count restarts, because the next run starts from another state. The lifecycle
-// must be the same as without faults, with one pod per attempt.
+// The test injects a fault at every call in every state of one lifecycle. The first reconcile fails
+// at its first call, the next one at its second call, and so on. The count restarts after a
+// reconcile that wrote something or had no fault, because the next one starts from another state.
+// Every attempt must have exactly one pod.
 func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 	t.Parallel()
 	for name, like := range map[string]fault{
@@ -400,8 +399,7 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 			cancel()
 			processes.Wait()
 			t.Logf("%d faults", faults)
-			// At least one fault is injected at each write. If applied is false, faults are also
-			// injected at each read.
+			// If applied is true, only writes fail, so there are fewer faults.
 			if least := map[bool]int{false: 100, true: 15}[like.applied]; faults < least {
 				t.Errorf("only %d faults, want %d", faults, least)
 			}

@@ -74,8 +74,8 @@ func (k kubelet) awaitAttempt(attempt string) (pod *corev1.Pod) {
 	return pod
 }
 
-// A tenant who may write Secrets, but no pods, must not choose the class, the image or the resources
-// of a pod.
+// A tenant who may write Secrets, but no pods, must not choose the class, the image or the
+// resources of a pod.
 func TestAForgedSessionSecretIsNotUsed(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

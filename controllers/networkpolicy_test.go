@@ -52,8 +52,7 @@ func clusterPolicies(t *testing.T) []networkingv1.NetworkPolicy {
 	return policies.Items
 }
 
-// evaluate returns for each flow whether the policies allow it, according to an independent
-// evaluator.
+// evaluate asks an independent evaluator which flows the policies allow.
 func evaluate(t *testing.T, policies []networkingv1.NetworkPolicy, flows []traffic) []bool {
 	t.Helper()
 	input, err := json.Marshal(map[string]any{"policies": policies, "traffic": flows})
@@ -244,7 +243,7 @@ func TestNetworkPoliciesAllowOnlyTheNecessaryTraffic(t *testing.T) {
 }
 
 // Each class has its own policy, which applies only to its sessions.
-func TestSessionsReachTheRangesOfTheirClass(t *testing.T) {
+func TestSessionsReachOnlyThePrivateAddressesThatTheirClassAllows(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t,

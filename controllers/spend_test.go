@@ -14,13 +14,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// limited returns a class with a limit per user and month.
 func limited(month string) v1alpha1.SessionClassSpec {
 	return v1alpha1.SessionClassSpec{Spend: &v1alpha1.SpendingLimits{
 		PerUser: &v1alpha1.SpendingLimit{Month: &month}, NoticePercent: ptr.To[int32](50)}}
 }
 
-// claimsOf reads the signed claims of a session.
 func claimsOf(t *testing.T, ns, name string) session.SpendClaims {
 	t.Helper()
 	secret := &corev1.Secret{}

@@ -63,7 +63,6 @@ func TestMain(m *testing.M) {
 	}, testenv.WithAuditLog(auditDir))
 }
 
-// managerConfig returns the config of a user with only the manager's roles.
 func managerConfig() (*rest.Config, error) {
 	user, err := env.AddUser(envtest.User{Name: managerUser}, env.Config)
 	if err != nil {

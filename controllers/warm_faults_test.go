@@ -50,8 +50,8 @@ func (c *crash) wrap(cfg *rest.Config) {
 	})
 }
 
-// expectOnePod checks that a session runs in one pod, that it was bound to no other pod, and that no
-// pod of the pool is bound.
+// expectOnePod checks that a session runs in one pod, that it was bound to no other pod, and that
+// no pod of the pool is bound.
 func (w *warmth) expectOnePod(c *v1alpha1.Conversation) {
 	w.Helper()
 	pod := w.podOf(c)
@@ -227,7 +227,6 @@ func TestOnlyOneOfTwoSessionsThatClaimAPodGetsIt(t *testing.T) {
 	w.expectOnePod(w.awaitRunning("second"))
 }
 
-// failingPatches is a client that cannot patch.
 type failingPatches struct{ client.Client }
 
 func (failingPatches) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
