@@ -43,9 +43,9 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	return nil, err
 }
 
-// start claims a warm pod, or creates the session's objects. It creates the pod last. The names of
-// the objects are deterministic, so no object is created twice, even after a crash, with a stale
-// cache or with a second manager.
+// start claims a warm pod, or creates the session's objects, the pod last. The names of the objects
+// are deterministic. A crash, a stale cache or a second manager therefore cannot create an object
+// twice.
 func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *objects.Start) error {
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
@@ -139,9 +139,9 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 
 // ensureSecret creates the session's Secret. It reuses a Secret that the manager signed in an
 // earlier try, if that Secret has the same inputs or claims a warm pod. It replaces any other
-// Secret of an earlier try, because no pod was created with it. If the replaced Secret belongs to
-// the current attempt, another manager may be about to create a pod with it, so the new Secret
-// claims no warm pod.
+// Secret of an earlier try, because no pod was created with that Secret. If the replaced Secret
+// belongs to the current attempt, another manager may be about to create a pod with it. The new
+// Secret then claims no warm pod.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {

@@ -92,10 +92,9 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 		Name: client.ObjectKeyFromObject(c)}
 }
 
-// admit first assigns a slot to a session that starts, and then prepares the start. A session that
-// waits for a slot therefore reads nothing from the API server. A session that may lack an input is
-// prepared before it gets a slot, because it must neither hold a slot nor wait for one. If the
-// session has to wait, admit notes the reason in the observation.
+// admit assigns a slot to a session that starts, and then prepares the start. Because of this
+// order, a session that waits for a slot reads nothing from the API server. A session that may lack
+// an input is prepared first, because it must neither hold a slot nor wait for one.
 func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepared, error) {
 	c := o.Conversation
 	o.Storing = lifecycle.UntilStored(c, o.Now) > 0
@@ -128,8 +127,8 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	return start, nil
 }
 
-// enterQueue reports whether a session has a slot. If it has none, enterQueue notes the session's
-// queue number and limit in the observation, and the manager asks idle sessions to make room.
+// enterQueue requests a slot, and reports whether the session has one. If no slot is free, the
+// manager asks idle sessions to make room.
 func (r *conversationReconciler) enterQueue(o *gathered, class objects.Class) bool {
 	c, limit := o.Conversation, class.Spec.MaxSessionsPerUser
 	o.QueueNumber = r.queue.Enter(queueSession(c), limit, c.Status.QueueNumber)

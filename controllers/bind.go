@@ -42,8 +42,8 @@ var (
 	errNoKey = errors.New("the key of the warm pod is missing")
 )
 
-// binds remembers the outcomes of this process's calls to warm pods, by the UID of the pod, until the
-// status says that the session runs.
+// binds remembers the outcome of this process's last call to each warm pod, until the status says
+// that the session runs.
 type binds struct {
 	results sync.Map
 	client  *http.Client
@@ -77,8 +77,8 @@ func (b *binds) get(pod types.UID) bindResult {
 	return result.(bindResult)
 }
 
-// state describes a session in a warm pod. unbound is true if the manager does not know that the
-// session is ready in the pod. refused is true if the pod refused the session.
+// state describes a session in a warm pod. unbound means that the manager does not know whether the
+// session is ready in the pod.
 func (b *binds) state(s v1alpha1.ConversationStatus, pod *corev1.Pod) (unbound, refused bool) {
 	result := b.get(pod.UID)
 	ready := result.ready && result.restarts == lifecycle.PodRestarts(pod)
@@ -95,8 +95,8 @@ func canBind(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && c != nil && c.State.Running != nil
 }
 
-// bindKey returns the key of a warm pod. It returns nil unless the manager created a Secret for
-// this pod, and the pod's class and template have not changed since then.
+// bindKey returns the key of a warm pod. It returns nil if the manager created no Secret for this
+// pod, or if the pod's class or template has changed since then.
 type bindKey func(*corev1.Pod) []byte
 
 // bind sends the session to its warm pod in the background. The end of the call requeues the
@@ -176,7 +176,6 @@ func (r *conversationReconciler) callBind(ctx context.Context, c *v1alpha1.Conve
 	})
 }
 
-// warmKey returns a function that reads the key of a warm pod once.
 func (r *conversationReconciler) warmKey(namespace string, pod objects.Claim) func() (bindKey, error) {
 	return sync.OnceValues(func() (bindKey, error) {
 		ctx, cancel := context.WithTimeout(r.lifetime, bindTimeout)

@@ -36,7 +36,7 @@ func parseAgents(catalogue *corev1.ConfigMap) map[string]catalogueAgent {
 }
 
 // agent returns the catalogue entry that the settings name, or the default entry; nil if there is
-// no default. Invalid entries of other agents do not matter.
+// no default.
 func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (*session.Agent, *lifecycle.Blocker,
 	error) {
 	catalogue, err := operatorObject(ctx, g, "ConfigMap", g.options.AgentsConfigMap, &corev1.ConfigMap{}, parseAgents)
@@ -55,7 +55,6 @@ func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpe
 	return entry.agent, entry.blocker, nil
 }
 
-// modelPrices contains the valid prices of models, and the error of the invalid prices.
 type modelPrices struct {
 	models  session.Models
 	invalid error

@@ -92,9 +92,9 @@ func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alph
 }
 
 // removeWarmPod removes the warm pod that the status names, if the pod belongs to an earlier
-// attempt. It reads the pod from the API server, because the cache may not show the pod. It returns
-// an error until the pod is gone. Pods that are not warm need no such check: their name is the same
-// in each attempt, so two of them cannot exist.
+// attempt. It reads past the cache, which may not show the pod. It returns an error until the pod
+// is gone. Other pods need no such check: their name is the same in each attempt, so a session
+// never has two of them.
 func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.Conversation) error {
 	name := c.Status.PodName
 	if name == "" || name == v1alpha1.SessionName(c.Name) {
@@ -189,9 +189,9 @@ func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversa
 	}
 }
 
-// claimedPod reads the claimed pod: from the API server if live is set, or if the cache does not show
-// the pod as a free pod. It returns errClaimGone if the pod is gone; the next reconcile then begins a new
-// attempt.
+// claimedPod returns the claimed pod. It reads the pod from the API server if live is set, or if
+// the cache does not show the pod as free. If the pod is gone, it returns errClaimGone, and the
+// next reconcile begins a new attempt.
 func (r *conversationReconciler) claimedPod(ctx context.Context, namespace string, claim *objects.Claim,
 	live bool) (*corev1.Pod, error) {
 	key, pod := client.ObjectKey{Namespace: namespace, Name: claim.Name}, &corev1.Pod{}
@@ -243,8 +243,8 @@ func (r *conversationReconciler) adoptVolume(ctx context.Context, c *v1alpha1.Co
 	}
 }
 
-// patchOwner makes the Conversation the only owner of an object, and adds labels. The object must not
-// have changed since it was read. The response is written into patched.
+// patchOwner makes the Conversation the only owner of an object, and adds labels. The object must
+// not have changed since it was read.
 func (r *conversationReconciler) patchOwner(ctx context.Context, c *v1alpha1.Conversation, o, patched client.Object,
 	labels map[string]string) (client.Object, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{

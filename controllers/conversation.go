@@ -165,8 +165,8 @@ func mayStart(o client.Object) bool {
 	return s.State == v1alpha1.StateStarting || s.State == "" || s.Reason == v1alpha1.ReasonSettingsMissing
 }
 
-// mayLackInputs reports whether a Conversation may wait for a Secret or a ConfigMap. A queued session
-// reads them when it gets a slot.
+// mayLackInputs reports whether a Conversation may wait for a Secret or a ConfigMap. A queued
+// session reads them when it gets a slot.
 func mayLackInputs(o client.Object) bool {
 	return mayStart(o) && o.(*v1alpha1.Conversation).Status.Reason != v1alpha1.ReasonQueued
 }
@@ -176,8 +176,9 @@ func readsSettings(o client.Object) bool {
 	return mayLackInputs(o) || lifecycle.FailedWithoutModel(o.(*v1alpha1.Conversation).Status)
 }
 
-// conversationsOfSecret returns the Conversation that owns a Secret, and the Conversations that may
-// wait for the Secret, because they, their settings or their inherited settings refer to it.
+// conversationsOfSecret returns requests for the Conversation that owns a Secret, and for the
+// Conversations that may wait for the Secret. A Conversation, its settings or its inherited
+// settings may refer to the Secret.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {
 		return r.notStarted(ctx)

@@ -30,8 +30,8 @@ type gatherer struct {
 	options  Options
 	turns    *turnPoller
 	binds    *binds
-	// operatorObjects holds a parsedObject for each object in the operator's namespace that the start
-	// of a session needs.
+	// operatorObjects holds a parsedObject for each object in the operator's namespace that the
+	// start of a session needs.
 	operatorObjects sync.Map
 }
 
@@ -81,8 +81,8 @@ func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	// Deleting settings ends their sessions, even if the settings are created again at once. The UID
-	// in the status may be outdated until the session runs.
+	// Deleting settings ends their sessions, even if the settings are created again at once. The
+	// UID in the status may be outdated until the session runs.
 	recreated := lifecycle.Ran(c.Status) && c.Status.StopTime == nil && c.Status.SettingsUID != "" &&
 		c.Status.SettingsUID != settings.UID
 	if !c.BelongsTo(settings) || recreated {
@@ -126,10 +126,10 @@ func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alp
 	return nil
 }
 
-// cachedPods returns the session's pods in the cache: the pod with the default name, and warm pods
-// that it adopted. The pod of the current attempt comes first. If the session has no pod,
-// cachedPods returns a NotFound error. However, if a foreign pod has the name that the session's
-// pod needs, cachedPods returns neither a pod nor an error.
+// cachedPods returns the session's pods in the cache: the pod with the default name, and adopted
+// warm pods. The pod of the current attempt comes first. If there is no pod, cachedPods returns a
+// NotFound error. If a foreign pod has the name that the session's pod needs, it returns neither a
+// pod nor an error.
 func (g *gatherer) cachedPods(ctx context.Context, c *v1alpha1.Conversation) ([]*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	missing := g.cache.Get(ctx, sessionObject(c), pod)
@@ -178,7 +178,6 @@ func podObject(c *v1alpha1.Conversation) client.ObjectKey {
 	return client.ObjectKey{Namespace: c.Namespace, Name: c.PodName()}
 }
 
-// gatherPod finds the session's pod, of the current attempt or of an earlier attempt.
 func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry) error {
 	c := o.Conversation
 	pods, err := g.cachedPods(ctx, c)
@@ -229,8 +228,8 @@ func (g *gatherer) checkFresh(ctx context.Context, c *v1alpha1.Conversation) err
 	return nil
 }
 
-// classNamed returns a class. If the class does not exist, it returns a blocker. However, if the
-// class "default" does not exist, it returns a class with the operator's defaults.
+// classNamed returns a class, or a blocker if the class does not exist. If the class "default" does
+// not exist, the operator's defaults replace it.
 func (g *gatherer) classNamed(ctx context.Context, name string) (objects.Class, *lifecycle.Blocker, error) {
 	found := &v1alpha1.SessionClass{}
 	err := g.cache.Get(ctx, client.ObjectKey{Name: name}, found)
@@ -244,7 +243,6 @@ func (g *gatherer) classNamed(ctx context.Context, name string) (objects.Class, 
 	return class, nil, nil
 }
 
-// parsedObject is the parsed form of one version of an object.
 type parsedObject struct {
 	uid             types.UID
 	resourceVersion string

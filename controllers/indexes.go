@@ -110,7 +110,7 @@ func requestsForSecret(ctx context.Context, c client.Reader, list client.ObjectL
 	return append(requests, requestsFor(ctx, c, list, namespace, indexSecretName, slimcache.AnySecret, filters...)...)
 }
 
-// requestsFor returns requests for the objects in a namespace that an index finds for a value and
+// requestsFor returns a request for each object of a namespace that has this value in the index and
 // that all filters accept.
 func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, namespace, index, value string,
 	filters ...func(client.Object) bool) []reconcile.Request {

@@ -43,8 +43,8 @@ func heirs(ctx context.Context, c client.Reader, settings client.ObjectKey) []re
 	return requestsFor(ctx, c, &v1alpha1.UserSettingsList{}, settings.Namespace, v1alpha1.IndexInheritFrom, settings.Name)
 }
 
-// conversationsOfSettings returns requests for the Conversations of UserSettings and of their heirs.
-// It omits Conversations that a filter refuses.
+// conversationsOfSettings returns requests for the Conversations of UserSettings and of their
+// heirs. It omits Conversations that a filter refuses.
 func conversationsOfSettings(ctx context.Context, c client.Reader, settings client.ObjectKey,
 	filters ...func(client.Object) bool) (requests []reconcile.Request) {
 	for _, user := range append(heirs(ctx, c, settings), reconcile.Request{NamespacedName: settings}) {

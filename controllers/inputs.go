@@ -30,9 +30,9 @@ func newInputReader(c client.Reader, namespace string) *inputReader {
 }
 
 // firstMissing returns the name of the first Secret or ConfigMap that is missing or lacks a key,
-// and the reason as a blocker. The parameter last names the object that was missing at the last
-// attempt to start the session. This object is checked first: if it is still missing, no other
-// object is read. Hundreds of sessions may wait for the same object.
+// and the reason as a blocker. It first checks the object that was missing at the last attempt to
+// start the session, named in the parameter last. Hundreds of sessions may wait for this object,
+// and they should not read other objects meanwhile.
 func (r *inputReader) firstMissing(ctx context.Context, files []objects.SecretFile, refs []v1alpha1.ConfigMapReference,
 	last string) (name string, missing *lifecycle.Blocker, err error) {
 	type input struct {

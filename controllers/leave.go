@@ -36,7 +36,8 @@ const (
 	// leaveCallTimeout limits one call, and leaveRoundTimeout limits all calls of a round.
 	leaveCallTimeout  = 3 * time.Second
 	leaveRoundTimeout = 15 * time.Second
-	// maxLeaveCalls limits the concurrent calls of a round, and maxLeaveRounds the concurrent rounds.
+	// maxLeaveCalls limits the concurrent calls of a round, and maxLeaveRounds the concurrent
+	// rounds.
 	maxLeaveCalls, maxLeaveRounds = 8, 16
 	// leaveTimeout limits the time for which a session counts as leaving. A session hands over its
 	// data before it ends; its last snapshot may take 5 minutes.
@@ -49,8 +50,7 @@ const (
 	maxLeaveReply = 4 << 10
 )
 
-// leaver asks idle sessions to end while another session of their user waits for a slot. It has
-// nothing to do while no session waits.
+// leaver asks idle sessions to end while another session of their user waits for a slot.
 type leaver struct {
 	queue       *queue.Queue
 	cache       client.Reader
@@ -157,7 +157,7 @@ func (l *leaver) leaves(name types.NamespacedName) bool {
 	return err == nil && c.UID == agreed.uid && c.Status.Attempt == agreed.attempt
 }
 
-// idleSession is a running session that has nothing to do.
+// idleSession is a running session, and the number of seconds for which it has been idle.
 type idleSession struct {
 	*v1alpha1.Conversation
 	seconds float64
@@ -206,8 +206,8 @@ func (l *leaver) forgetEnded() {
 	}
 }
 
-// idle returns those of the named sessions that are idle, the longest idle first. A session that
-// does not answer counts as busy. For example, a third-party runtime does not know the call.
+// idle returns the idle sessions among the named ones, the longest idle first. A session that does
+// not answer, for example because it has a third-party runtime, counts as busy.
 func (l *leaver) idle(ctx context.Context, names []types.NamespacedName) []idleSession {
 	var mu sync.Mutex
 	var found []idleSession
@@ -279,7 +279,6 @@ func (g *gatherer) leaveToken(ctx context.Context, uid string) (string, error) {
 	return g.signToken(ctx, session.AudienceLeave, uid, leaveTokenTTL)
 }
 
-// sessionAuthorities returns the authorities that sign the certificates of sessions.
 func (g *gatherer) sessionAuthorities(ctx context.Context) (*x509.CertPool, error) {
 	keys, _, err := g.signingKeys(ctx)
 	pool := x509.NewCertPool()

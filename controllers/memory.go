@@ -41,7 +41,7 @@ type memoryEntry struct {
 type refusal struct {
 	err        error
 	generation int64
-	// first and last are the times of the first and the last refusal since the last successful start.
+	// first and last are the times of the first and the last refusal since a start last succeeded.
 	first, last time.Time
 }
 

@@ -39,8 +39,8 @@ const (
 	modelWorkers = 2
 	// minModelRetry and maxModelRetry limit the delay before a retry.
 	minModelRetry, maxModelRetry = time.Second, time.Minute
-	// keyDelay is the delay after a change of a Secret. The facade writes a new key before it writes
-	// the settings, and the session should get both as one change.
+	// keyDelay is the delay after a change of a Secret. The facade writes a new key before it
+	// writes the settings, and the session should get both as one change.
 	keyDelay = time.Second
 	// A session gets modelBurst changes of its model at once, and then one per modelInterval. Each
 	// change costs three reads, one upload and one write for each running session of a user.
@@ -48,7 +48,7 @@ const (
 )
 
 // modelReconciler sends a changed model to running sessions, through the archive. It has its own
-// queue, so that an archive that does not answer does not delay other reconcilers.
+// queue, so that a hanging archive does not delay other reconcilers.
 type modelReconciler struct {
 	*gatherer
 	client client.Client

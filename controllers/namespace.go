@@ -23,8 +23,8 @@ import (
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update
 
 // namespaceReconciler maintains the Service and the NetworkPolicies of a namespace's sessions. The
-// controllers of Conversations and warm pods create these objects before the first pod, so that no pod
-// runs without the policy.
+// controllers of Conversations and warm pods create these objects before the first pod, so that no
+// pod runs without the policy.
 type namespaceReconciler struct {
 	client     client.Client
 	namespaces *namespaceObjects
@@ -58,8 +58,8 @@ func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile maintains the shared objects of a namespace while the namespace has Conversations or warm
-// pods.
+// Reconcile maintains the shared objects of a namespace while the namespace has Conversations or
+// warm pods.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var first v1alpha1.ConversationList
 	if err := r.client.List(ctx, &first, client.InNamespace(req.Namespace), client.Limit(1),
@@ -105,9 +105,9 @@ func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class o
 	})
 }
 
-// ensureOne creates want, or corrects the existing object. The parameter correct changes an object
-// to match want, and reports whether the object already matched. The cache holds only labelled
-// objects, so an object that exists but is not cached may be foreign. The cache drops fields, so a
+// ensureOne creates the object want, or corrects the existing object. The function correct changes
+// an object to match want, and reports whether it already matched. The cache holds only labelled
+// objects, so an existing object that is not cached may be foreign. The cache drops fields, so a
 // write needs a live read.
 func ensureOne[K any, O interface {
 	*K

@@ -28,7 +28,7 @@ func owningConversation(o client.Object) *metav1.OwnerReference {
 	return owner
 }
 
-// ownershipError returns the error for an object of another owner whose name Parley needs.
+// ownershipError returns the error if another owner's object has a name that Parley needs.
 func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation) error {
 	controller := metav1.GetControllerOf(object)
 	leaving := object.GetDeletionTimestamp() != nil || controller != nil && controller.Kind == "Conversation" &&
@@ -59,8 +59,8 @@ func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, keys signingKe
 	return attempt >= lifecycle.FirstAttempt(c.Status), nil
 }
 
-// terminatingError says that an object of an earlier Conversation with this name, or of an earlier attempt,
-// still exists.
+// terminatingError says that an object of an earlier attempt, or of a deleted Conversation with
+// this name, still exists.
 type terminatingError struct {
 	kind, name string
 	// attempt says that the object belongs to an earlier attempt.
@@ -77,8 +77,8 @@ func (e *terminatingError) Error() string {
 // foreignError says that a foreign object has a name that Parley needs.
 type foreignError struct {
 	kind, name string
-	// forged says that the object names the Conversation as its owner, but the manager did not create
-	// the object.
+	// forged says that the object names the Conversation as its owner, but the manager did not
+	// create the object.
 	forged bool
 }
 

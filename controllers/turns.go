@@ -55,7 +55,7 @@ type turnPoller struct {
 	turns outcomes
 }
 
-// outcomes are the reported outcomes by UID.
+// outcomes maps the UID of a Conversation to the outcome that its session reported.
 type outcomes map[types.UID]session.ReportedTurn
 
 // newTurnPoller returns a poller for the archive at this address. An empty address means that there
@@ -71,10 +71,9 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 		cache: cache, changes: make(chan event.GenericEvent)}
 }
 
-// reported returns the outcome that a session reported; turn is nil if there is none. The result
-// known is false before the first poll. Without an archive, turn is nil and known is true. Reports
-// from before a user last started the session do not count, because Parley's runtime reports again
-// whenever it starts.
+// reported returns the outcome that a session reported, or nil. known is false before the first
+// poll of the archive. A report from before a user last started the session does not count, because
+// Parley's runtime reports again whenever it starts.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true
@@ -137,8 +136,8 @@ func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next 
 	return list, next, nil
 }
 
-// pollPage reads a page of the outcomes. The result is nil if no outcome changed since the response
-// with this ETag.
+// pollPage reads one page of the outcomes; nil if no outcome changed since the response with this
+// ETag.
 func (p *turnPoller) pollPage(ctx context.Context, query url.Values, tag string) (page *session.TurnList, next string,
 	err error) {
 	token, err := p.token(ctx)

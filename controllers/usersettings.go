@@ -48,16 +48,16 @@ type userSettingsReconciler struct {
 	live     client.Reader // reads past the cache
 	clock    clock.PassiveClock
 	recorder events.EventRecorder
-	// resolved holds the result of each checkedReference. Without it, each change of one Secret would
-	// read all Secrets of a user.
+	// resolved holds the result of each checkedReference. Without it, the manager would read all
+	// Secrets of a user after each change of one Secret.
 	resolved *lru.Cache
 	// foreign maps the UID of a Secret to the version in which the Secret was found to be foreign:
 	// it has a label of managed Secrets, but the wrong type or another owner.
 	foreign *lru.Cache
 }
 
-// maxRemembered is the maximum number of entries in resolved and in foreign. If an entry was
-// dropped, its Secret is read one more time.
+// maxRemembered is the maximum number of entries in each of the caches resolved and foreign. After
+// an entry is dropped, its Secret is read one more time.
 const maxRemembered = 1 << 14
 
 func newUserSettingsReconciler(c client.Client, metadata, live client.Reader, clock clock.PassiveClock,
@@ -79,7 +79,7 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 type workQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // afterDelay enqueues requests for changed objects with a delay. Several changes within the delay
-// cause one reconciliation. Objects that exist when the manager starts do not count as changed.
+// cause one reconcile. Objects that exist when the manager starts do not count as changed.
 func afterDelay(delay time.Duration, requests handler.MapFunc) handler.Funcs {
 	add := func(ctx context.Context, o client.Object, q workQueue) {
 		for _, request := range requests(ctx, o) {

@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// pruneAfter is how long a managed Secret may stay unreferenced. The facade writes the Secret
-	// before the reference to the Secret.
+	// pruneAfter is how long a managed Secret may stay unreferenced. The facade writes a Secret
+	// first, and the reference to it later.
 	pruneAfter = 5 * time.Minute
-	// minSessionKey is the minimum length of a session key that a user brings: 128 bits in base64. The
-	// status holds its hash, from which a shorter key could be guessed.
+	// minSessionKey is the minimum length of a session key that a user brings: 128 bits in base64.
+	// The status holds its hash, from which a shorter key could be guessed.
 	minSessionKey = 22
 )
 

@@ -52,7 +52,6 @@ func namespaceMetadata() *metav1.PartialObjectMetadata {
 	return namespace
 }
 
-// selectedNamespaces returns the namespaces in which a class has warm pods.
 func (r *warmPoolReconciler) selectedNamespaces(ctx context.Context, class *v1alpha1.SessionClass) ([]string, error) {
 	selector, names := warmSelector(class), r.options.Namespaces
 	if len(names) == 0 && class.Spec.Warm != nil {

@@ -29,14 +29,15 @@ const (
 type warmPause struct {
 	mu     sync.Mutex
 	spaces map[string]*pausedSpace
-	// changed is called with the namespace when a pause begins, and when a warm pod must be deleted.
+	// changed is called with the namespace when a pause begins or a warm pod must be deleted.
 	changed func(namespace string)
 }
 
 type pausedSpace struct {
 	waiting map[types.NamespacedName]*roomRequest
 	// room is the number of warm pods that must be deleted.
-	room  int
+	room int
+	// delay is how long a pause continues after the session got room.
 	delay time.Duration
 	until time.Time
 }
@@ -120,8 +121,8 @@ func (p *warmPause) takeRoom(namespace string) bool {
 	return true
 }
 
-// begin doubles the field delay: the time for which a pause continues after the session got room.
-// If the last pause ended longer ago than delay, the delay is minWarmPause again.
+// begin sets the delay of a new pause: twice the last delay, or minWarmPause if the last pause
+// ended longer ago than its delay.
 func (s *pausedSpace) begin(now time.Time) {
 	if s.delay == 0 || now.Sub(s.until) > s.delay {
 		s.delay = minWarmPause

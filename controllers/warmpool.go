@@ -48,8 +48,8 @@ const (
 	warmCheckInterval = 5 * time.Minute
 )
 
-// warmPoolReconciler maintains the warm pods of the classes. A request names a class and a namespace.
-// A request without a namespace is about the status of the class.
+// warmPoolReconciler maintains the warm pods of the classes. A request names a class and a
+// namespace. A request without a namespace is about the status of the class.
 type warmPoolReconciler struct {
 	*gatherer
 	client     client.Client
@@ -237,8 +237,8 @@ func (r *warmPoolReconciler) builder(ctx context.Context, namespace string,
 	return objects.NewWarmPods(namespace, class, workspace, r.options.RuntimeImage, keys.snapshots)
 }
 
-// trim deletes the pods that the pool must not have. It returns the number of missing pods, and whether
-// a pod is not ready yet. Claimed pods no longer belong to the pool.
+// trim deletes the pods that the pool must not have. It returns the number of missing pods, and
+// whether a pod is not ready yet. Claimed pods no longer belong to the pool.
 func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *objects.WarmPods, wanted int,
 	now time.Time) (missing int, starting bool, err error) {
 	found, count := r.set.pool(key, now)
@@ -340,7 +340,6 @@ func (r *warmPoolReconciler) overdue(key poolKey, now time.Time) bool {
 	return waits && now.Sub(since) >= warmPatience
 }
 
-// stopWaiting forgets since when a pool waits to be refilled.
 func (r *warmPoolReconciler) stopWaiting(key poolKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

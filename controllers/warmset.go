@@ -71,7 +71,6 @@ func newWarmSet() *warmSet {
 		synced: func() bool { return true }, removed: func(types.UID) {}}
 }
 
-// follow makes the set follow the pods in the cache.
 func (s *warmSet) follow(ctx context.Context, pods cache.Cache) error {
 	informer, err := pods.GetInformer(ctx, &corev1.Pod{})
 	if err != nil {
@@ -199,15 +198,14 @@ func (s *warmSet) lastClaim(key poolKey) time.Time {
 	return s.claimed[key]
 }
 
-// release ends the claim of a session. If the pod still has no session, another session may claim it.
+// release ends the claim of a session. If the pod has no session, another session may claim it.
 func (s *warmSet) release(session types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unclaim(session)
 }
 
-// forfeit ends the claim of a session. No session may claim the pod again, because the pod has
-// another session or is being deleted.
+// forfeit ends the claim of a session for good: the pod has another session or is being deleted.
 func (s *warmSet) forfeit(session types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,15 +226,14 @@ func (s *warmSet) unclaim(session types.NamespacedName) {
 	}
 }
 
-// has reports whether a class has warm pods in a namespace.
 func (s *warmSet) has(namespace, class string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.pools[poolKey{namespace, class}]) > 0
 }
 
-// pool returns copies of the warm pods of a class in a namespace, the ready ones first, and the number
-// of created pods that the cache does not show yet.
+// pool returns copies of the warm pods of a class in a namespace, the ready pods first. The result
+// expected is the number of created pods that the cache does not show yet.
 func (s *warmSet) pool(key poolKey, now time.Time) (pods []warmPod, expected int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +274,6 @@ func (s *warmSet) unexpect(key poolKey, name string) {
 	delete(s.expected[key], name)
 }
 
-// namespaces returns the namespaces with warm pods of a class.
 func (s *warmSet) namespaces(class string) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,7 +285,6 @@ func (s *warmSet) namespaces(class string) (names []string) {
 	return names
 }
 
-// classes returns the classes with warm pods in a namespace.
 func (s *warmSet) classes(namespace string) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,7 +296,6 @@ func (s *warmSet) classes(namespace string) (names []string) {
 	return names
 }
 
-// countReady returns the number of pods of a class that sessions may claim.
 func (s *warmSet) countReady(class string) (n int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
