@@ -251,8 +251,8 @@ func (f *crashingWrite) inject(cfg *rest.Config) {
 			f.writes++
 			switch {
 			case f.writes == f.n:
-				// Report the crash only after the request. The report stops the manager, which
-				// would cancel a request in flight and make the result random.
+				// Report the crash after the request has ended. The report stops the manager, and
+				// stopping it cancels requests in flight.
 				defer close(f.crashed)
 				if f.applied {
 					if response, err := next.RoundTrip(r); err == nil {

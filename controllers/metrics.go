@@ -101,8 +101,8 @@ func recordTransition(c *v1alpha1.Conversation, before, after v1alpha1.Conversat
 }
 
 // stateCollector counts the cached Conversations on each scrape, so that counts never drift. Only
-// the leader reports the counts, because all replicas cache the same Conversations and metrics are
-// summed.
+// the leader reports the counts. All replicas cache the same Conversations, so a sum over the
+// replicas would count each Conversation several times.
 type stateCollector struct {
 	reader  client.Reader
 	elected <-chan struct{} // closed once this process leads

@@ -52,7 +52,7 @@ const (
 type modelReconciler struct {
 	*gatherer
 	client client.Client
-	sends  *lru.Cache // a rate.Limiter for each session, by the UID of the Conversation
+	sends  *lru.Cache // UID of a Conversation to *rate.Limiter
 }
 
 func newModelReconciler(g *gatherer, c client.Client) *modelReconciler {

@@ -298,8 +298,8 @@ func TestARefusedSessionGivesItsSlotToTheNextSession(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// A session that a quota refuses keeps its slot for one retry. Otherwise every waiting session
-// would be admitted in turn, and would create its Secret and volume, but no pod.
+// If the refused session gave up its slot, every waiting session would in turn create its Secret
+// and volume, but no pod.
 func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

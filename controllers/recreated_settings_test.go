@@ -11,8 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// A Conversation that a deleted user left behind must not get the keys of the next user with the
-// same name.
+// A Conversation of a deleted user must not get the keys of the next user with the same name.
 func TestRecreatedUserSettingsDoNotStartEarlierConversations(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

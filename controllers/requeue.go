@@ -48,9 +48,8 @@ func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycl
 	return reconcile.Result{RequeueAfter: max(slices.Min(times), time.Millisecond)}
 }
 
-// minRetryDelay and maxRetryDelay limit the delay before a blocked start is retried. A start is
-// retried on a timer, because no event announces that a foreign object is removed or that a quota
-// grows.
+// minRetryDelay and maxRetryDelay limit the delay before a blocked start is retried. No event
+// announces that a foreign object is removed or that a quota grows.
 const (
 	minRetryDelay = 5 * time.Second
 	maxRetryDelay = 5 * time.Minute

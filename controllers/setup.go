@@ -153,9 +153,8 @@ func cacheOptions(scope Scope) cache.Options {
 	}
 }
 
-// newCache gives watches their own connection. On a shared HTTP/2 connection they compete with
-// bursts of writes for streams, and events come late. A separate dialer keeps client-go from
-// sharing a connection.
+// newCache gives watches their own connection: a separate dialer keeps client-go from sharing one.
+// On a shared HTTP/2 connection, bursts of writes would delay the events of watches.
 func newCache(cfg *rest.Config, options cache.Options) (cache.Cache, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext

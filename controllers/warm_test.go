@@ -196,7 +196,7 @@ func TestAWarmStartCostsThreeWritesAndOneCall(t *testing.T) {
 		pod.Labels[v1alpha1.LabelAttempt] != "1" || pod.Labels[v1alpha1.LabelProtocol] != v1alpha1.ProtocolHTTPS {
 		t.Errorf("the labels of the pod are %v", pod.Labels)
 	}
-	w.awaitReady(2) // refilled
+	w.awaitReady(2) // the pool is refilled
 	await(t, func() error {
 		class := &v1alpha1.SessionClass{}
 		if err := env.Client.Get(t.Context(), client.ObjectKey{Name: w.class}, class); err != nil {

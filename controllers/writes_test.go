@@ -343,8 +343,8 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 func TestASessionStartsAfterACrashBetweenAnyTwoWrites(t *testing.T) {
 	t.Parallel()
-	// The start of a session causes these writes, in any order: the Service, the NetworkPolicy, the
-	// settings' Secret and status, and the session's PersistentVolumeClaim, Secret, pod and status.
+	// A start causes these writes, in any order: the Service, the NetworkPolicy, the settings'
+	// Secret and status, and the session's PersistentVolumeClaim, Secret, pod and status.
 	for n := range int32(9) {
 		t.Run(fmt.Sprintf("after %d writes", n), func(t *testing.T) {
 			t.Parallel()

@@ -55,7 +55,7 @@ func UntilRetry(o Observation) time.Duration {
 	}
 	left := s.RetryTime.Sub(o.Now)
 	if left > backoff(s.Losses) {
-		return 0 // the clock was set back since the record
+		return 0 // the clock was set back after RetryTime was recorded
 	}
 	return max(0, left)
 }

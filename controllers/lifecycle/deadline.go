@@ -9,7 +9,7 @@ import (
 )
 
 // withinDeadline stops a session whose start exceeds the deadline. A session that ran before is not
-// stopped: it is stalled, and waits for its node, its quota or its image without limit.
+// stopped: it is stalled, and waits without limit.
 func (v Verdict) withinDeadline(o Observation) Verdict {
 	if !pastDeadline(o) {
 		return v

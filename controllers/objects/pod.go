@@ -297,9 +297,9 @@ func addScratch(pod *corev1.Pod, main *corev1.Container, name, path string, clas
 }
 
 // limitDisk limits the space of a session on its node's disk. The kubelet evicts a pod whose
-// scratch volumes, logs and writable layer together exceed the limit. If the class sets no limit,
-// the limit is defaultDisk plus the sizes of all scratch volumes. If the class sets no request, a
-// small request is set, because Kubernetes would use the limit as the request.
+// scratch volumes, logs and writable layer together exceed the limit. The default limit is
+// defaultDisk plus the sizes of all scratch volumes. The default request is small; without it,
+// Kubernetes would use the limit as the request.
 func limitDisk(main *corev1.Container, volumes []corev1.Volume) {
 	requests, limits := main.Resources.Requests, main.Resources.Limits
 	request, requested := requests[corev1.ResourceEphemeralStorage]

@@ -11,7 +11,7 @@ import (
 type driver struct {
 	*testing.T
 	queue    *Queue
-	limit    map[string]int32 // by session
+	limit    map[string]int32 // keyed by session, like user
 	user     map[string]string
 	admitted *[]string
 }

@@ -52,7 +52,7 @@ type filler struct {
 
 func (f *filler) choose(n int) int {
 	if len(f.choices) == 0 {
-		return n - 1 // the largest
+		return n - 1
 	}
 	f.used++
 	return (int(f.choices[f.used%len(f.choices)]) + f.used/len(f.choices)) % n

@@ -123,7 +123,7 @@ func trimConversation(c *v1alpha1.Conversation) {
 	truncate(&c.Status, maxMessage)
 	for i := range c.Status.Conditions {
 		if condition := &c.Status.Conditions[i]; condition.Message == c.Status.Message {
-			condition.Message = c.Status.Message // both share one string in memory
+			condition.Message = c.Status.Message // both fields then share one string in memory
 		}
 	}
 }
