@@ -49,7 +49,6 @@ type binds struct {
 	client  *http.Client
 }
 
-// bindResult is the outcome of the last call to a pod.
 type bindResult struct {
 	// restarts is the number of restarts of the pod's process before the call.
 	restarts int32

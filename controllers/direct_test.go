@@ -269,7 +269,6 @@ func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
 	})
 }
 
-// fault describes the injected failure of one API call that a reconciler makes.
 type fault struct {
 	// crash makes the faulty call and all later calls of the process fail. Otherwise, only the
 	// faulty call fails.

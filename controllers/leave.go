@@ -235,7 +235,6 @@ func (l *leaver) idle(ctx context.Context, names []types.NamespacedName) []idleS
 	return found
 }
 
-// call sends a request to the path LeavePath of a running session.
 func (l *leaver) call(ctx context.Context, method string, c *v1alpha1.Conversation) (*session.Leave, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaveCallTimeout)
 	defer cancel()

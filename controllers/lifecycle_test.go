@@ -27,7 +27,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// step is an action on a session, and the expected state afterwards.
 type step struct {
 	name    string
 	do      func()

@@ -37,7 +37,6 @@ type memoryEntry struct {
 	missing string
 }
 
-// refusal is the API server's refusal of an object of a session.
 type refusal struct {
 	err        error
 	generation int64

@@ -42,7 +42,6 @@ type pausedSpace struct {
 	until time.Time
 }
 
-// roomRequest is a session that lacks room.
 type roomRequest struct {
 	// first and last are the times of the first and the last request to delete a warm pod for the
 	// session. pods is the number of these requests.
@@ -56,7 +55,6 @@ func exceedsQuota(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
-// note records whether a session lacks room.
 func (p *warmPause) note(session types.NamespacedName, lacksRoom bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

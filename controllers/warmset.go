@@ -27,7 +27,7 @@ type warmSet struct {
 	mu    sync.Mutex
 	pods  map[types.UID]*warmPod
 	pools map[poolKey]map[types.UID]*warmPod
-	// ready contains the pods that a session may claim, by the hash of their template.
+	// ready contains the pods that a session may claim, keyed by the hash of their template.
 	ready map[readyKey]map[types.UID]*warmPod
 	// claims maps a session to the pod that this process claimed for it.
 	claims map[types.NamespacedName]types.UID
@@ -48,7 +48,6 @@ type readyKey struct {
 	hash string
 }
 
-// warmPod is a warm pod without a session.
 type warmPod struct {
 	readyKey
 	name            string

@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// freePod returns a warm pod without a session.
 func freePod(namespace, class, name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name + "-uid"),

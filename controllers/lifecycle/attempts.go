@@ -75,8 +75,6 @@ func RecordedAsBound(s v1alpha1.ConversationStatus, pod *corev1.Pod) bool {
 	return s.State == v1alpha1.StateRunning && Ran(s) && s.PodName == pod.Name && s.PodRestarts == PodRestarts(pod)
 }
 
-// restartCounts returns the number of all restarts of a session, and the number of restarts in its
-// current pod.
 func restartCounts(o Observation) (all, inPod int32) {
 	s := o.Conversation.Status
 	inPod = max(s.PodRestarts, PodRestarts(o.Pod))

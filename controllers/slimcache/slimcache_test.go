@@ -17,7 +17,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/lifecycletest"
 )
 
-// cached returns an object as the cache holds it.
 func cached[O any](t *testing.T, object O) O {
 	t.Helper()
 	slim, err := Transform(object)
