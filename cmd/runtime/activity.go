@@ -39,7 +39,6 @@ func (a *activity) begin() (done func()) {
 	})
 }
 
-// busy reports whether the session is active.
 func (a *activity) busy() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -57,8 +57,8 @@ func TestRequestsToASessionRequireAFacadeToken(t *testing.T) {
 		"the session's key":              {"X-Session-API-Key", secretValues[session.KeyFile], http.StatusUnauthorized},
 		"a token with another signature": {session.TokenHeader, token(other, "u1"), http.StatusUnauthorized},
 		"another session's token":        {session.TokenHeader, token(private, "u2"), http.StatusUnauthorized},
-		// The session accepts this token. The status is a conflict, because the agent is a plain
-		// command, which accepts no answers.
+		// The session accepts this token, but its agent is a plain command, which accepts no
+		// answers.
 		"the facade's token": {session.TokenHeader, token(private, "u1"), http.StatusConflict},
 	} {
 		if got := p.post(t, confirm, c.header, c.value); got != c.want {

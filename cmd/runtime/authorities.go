@@ -25,12 +25,11 @@ var imageAuthorities = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// The function trust makes this process and its children also trust the authorities in bundle.
-// Programs find authorities through different environment variables. Most of these variables name a
-// file that replaces the program's own list. That file therefore also contains the image's
-// authorities. NODE_EXTRA_CA_CERTS adds to Node's own list, so its file contains only the
-// authorities in bundle. If the image itself sets SSL_CERT_FILE, the children also trust the
-// authorities in the image's file. This process does not.
+// The function trust makes this process and its children also trust the authorities in bundle. Most
+// environment variables for authorities name a file that replaces the program's own list. That file
+// therefore also contains the image's authorities. NODE_EXTRA_CA_CERTS adds to Node's own list. If
+// the image sets SSL_CERT_FILE, the children also trust the authorities in the image's file. This
+// process does not.
 func trust(bundle, home string, image []string) error {
 	if bundle == "" {
 		return nil

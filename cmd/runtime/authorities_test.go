@@ -51,8 +51,8 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// sign creates a key and a certificate for this key. signer signs the certificate. If signer is
-// nil, the certificate is self-signed.
+// sign creates a key and a certificate for this key. Without a signer, the certificate is
+// self-signed.
 func sign(t *testing.T, template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (der []byte,
 	key *ecdsa.PrivateKey) {
 	t.Helper()

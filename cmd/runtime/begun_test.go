@@ -132,7 +132,7 @@ func TestAFinishedSessionCanBeRestartedToReadItsFiles(t *testing.T) {
 	}
 }
 
-// The first attempt cannot write its termination message. The next attempt must report the result.
+// The first attempt cannot write its termination message.
 func TestTheNextAttemptReportsTheResultIfTheFirstCouldNot(t *testing.T) {
 	for reason, script := range map[string]string{v1alpha1.ReasonCompleted: "echo all is well",
 		v1alpha1.ReasonFailed: "exit 3"} {

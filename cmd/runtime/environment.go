@@ -28,9 +28,8 @@ type environment struct {
 	image []string
 }
 
-// children returns the environment of the agent and the tool servers. It consists of the image's
-// variables and of this process's variables, which take precedence. This process itself does not
-// have the image's variables.
+// children returns the environment of the agent and the tool servers. This process's variables take
+// precedence over the image's variables.
 func (e *environment) children() []string { return append(slices.Clone(e.image), os.Environ()...) }
 
 func readEnvironment() environment {

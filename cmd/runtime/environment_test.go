@@ -22,8 +22,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// rootVariable is the environment variable with the root directory of a container. If it is set,
-// the test binary runs as the container's first process.
+// If rootVariable is set, the test binary runs as the first process of a container with this root
+// directory.
 const rootVariable = "CONTAINER_ROOT"
 
 // superviseIn executes the supervisor in this root directory, as in the container of a pod.
@@ -130,7 +130,6 @@ func (p *pod) agentVariable(t *testing.T, name string) (value string) {
 	return value
 }
 
-// callModel calls the model as the agent does, and returns the response's status.
 func (p *pod) callModel(t *testing.T) (status int) {
 	t.Helper()
 	response, err := http.Post(p.agentVariable(t, "LLM_BASE_URL")+"/v1/chat/completions", "application/json",
@@ -237,8 +236,8 @@ func TestAContainerImageCannotDivertOrPrintKeys(t *testing.T) {
 	})
 }
 
-// A session may use a key that belongs to a team. The user's custom secrets are environment
-// variables of the agent. They must not change where the runtime sends the team's key.
+// Custom secrets are environment variables of the agent. They must not change where the runtime
+// sends a key, because the key may belong to a team.
 func TestACustomSecretCannotSendKeysToAnotherHost(t *testing.T) {
 	name, thief, model := "openai/gpt", newEchoing(t, http.StatusOK), newEchoing(t, http.StatusOK)
 	base := anyAddress(model.URL)

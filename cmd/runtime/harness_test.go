@@ -28,14 +28,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// limitedFor is how long a scripted model refuses all requests in the rate limit test. It makes
-// this test slow, and is 0 unless PARLEY_RATE_LIMIT is set.
+// limitedFor is how long the scripted model refuses requests in the rate limit test. The default is
+// 0, which keeps the test fast.
 var limitedFor, _ = time.ParseDuration(os.Getenv("PARLEY_RATE_LIMIT"))
 
 var patience = waitingTime()
 
-// waitingTime returns how long a test waits for a condition. It is longer under the race detector,
-// which makes the processing of large images many times slower.
+// waitingTime returns how long a test waits for a condition. The race detector makes the processing
+// of large images many times slower.
 func waitingTime() time.Duration {
 	patience := 30*time.Second + 2*limitedFor
 	if testenv.Race {
@@ -225,7 +225,6 @@ func (p *pod) start(t *testing.T) {
 	})
 }
 
-// wait waits for the session's end and returns its exit status and termination message.
 func (p *pod) wait(t *testing.T) (code int, termination session.Termination) {
 	t.Helper()
 	select {

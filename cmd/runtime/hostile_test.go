@@ -43,8 +43,8 @@ type findings struct {
 	// Attempts maps each process ID to the agent's attempts to inspect that process, with their
 	// results.
 	Attempts map[int]map[string]string
-	// Answers holds the HTTP statuses of the agent's requests. The outer keys are the addresses on
-	// which processes of this user listen. The inner keys are methods and paths.
+	// Answers holds the HTTP statuses of the agent's requests, by address and then by method and
+	// path. The addresses are those on which processes of this user listen.
 	Answers map[string]map[string]int
 	// Commands maps the process IDs of this user's other processes to their command lines.
 	Commands map[int]string

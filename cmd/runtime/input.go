@@ -14,9 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// agentInput returns the values for the agent's templates. Some values are names of files.
-// agentInput writes these files to the home directory, because files in the workspace might end up
-// in a commit.
+// agentInput returns the values for the agent's templates. Files that a value names are in the home
+// directory, because files in the workspace might end up in a commit.
 func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput,
 	error) {
 	routerURL := local + session.ToolsPath

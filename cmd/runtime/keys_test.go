@@ -176,7 +176,6 @@ func findNoKey(t *testing.T, start func(*pod, *testing.T)) {
 		t.Error("git could not fetch, so this test proves nothing about the git token")
 	}
 	found.check(t, p)
-	// Both servers received their keys.
 	if !model.got("Bearer "+canaries[session.LLMAPIKeyFile]) || !remote.got("Bearer "+canaries["mcp.shttp.0"]) {
 		t.Error("the keys did not reach their servers")
 	}

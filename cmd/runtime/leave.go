@@ -50,8 +50,7 @@ func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) 
 	}
 }
 
-// keep starts to copy the journal and the outcomes of turns to the archive. The copying continues
-// until the session ends.
+// keep copies the journal and the outcomes of turns to the archive until the session ends.
 func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	if kept == nil {
 		return

@@ -26,8 +26,8 @@ func (s *run) serveLeave(d *driver.Driver, w http.ResponseWriter, _ *http.Reques
 }
 
 // mayLeave reports whether the session has started, is inactive, and can end without a loss of its
-// work. The work must be on a volume or in the archive, because the end of a session on scratch
-// space removes its files and its journal.
+// work. Scratch space is deleted at the end of the session, so its files and its journal must be in
+// the archive.
 func (s *run) mayLeave() bool {
 	if !get(s, &s.begun) || s.activity.busy() {
 		return false
@@ -35,8 +35,8 @@ func (s *run) mayLeave() bool {
 	return !s.doc.Scratch || get(s, &s.keeper).Complete() && get(s, &s.snapshots).current()
 }
 
-// beforeExit makes the process send a response before it exits. A client that gets no response
-// would not know whether its request was accepted.
+// beforeExit lets the process exit only after it has sent the response. Without a response, the
+// client would not know whether its request was accepted.
 func (s *run) beforeExit(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.answering.RLock()

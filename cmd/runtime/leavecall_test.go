@@ -24,7 +24,6 @@ func tokenFor(t *testing.T, audience string) string {
 	return token
 }
 
-// askToLeave sends a request to the session's leave endpoint, like the manager.
 func (p *pod) askToLeave(t *testing.T, method, token string) (code int, answer session.Leave) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+p.address+session.LeavePath, nil)
@@ -46,7 +45,6 @@ func (p *pod) askToLeave(t *testing.T, method, token string) (code int, answer s
 	return response.StatusCode, answer
 }
 
-// awaitsUser waits until a turn has ended.
 func (p *pod) awaitsUser(t *testing.T) {
 	t.Helper()
 	eventually(t, "the turn ends", func() bool {
@@ -95,7 +93,6 @@ func TestAnIdleSessionGivesUpItsSlotForAnother(t *testing.T) {
 	}
 }
 
-// staysWhenAsked checks that an idle session does not leave.
 func (p *pod) staysWhenAsked(t *testing.T) {
 	t.Helper()
 	eventually(t, "the session is idle", func() bool { return p.status(t).IdleSeconds > 0 })

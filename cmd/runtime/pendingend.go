@@ -10,10 +10,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// endFile records why the session ended. It is written when the work ends and removed when the
-// termination message is written. In between, the hand-over to the archive may take minutes. An
-// attempt that finds the file reports the earlier attempt's end. If the file is gone, the end was
-// reported, and a user started the new attempt to read the files or to send another message.
+// endFile records why the work ended, until the termination message is written. The hand-over to
+// the archive in between may take minutes. An attempt that finds the file reports the end of the
+// earlier attempt. If the file is gone, that end was reported, and a user started the new attempt.
 const endFile = "end.json"
 
 // pendingEnd is a termination that is not reported yet. Events is the number of events in the

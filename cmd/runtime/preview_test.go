@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// watch opens a stream with previews. until() reads the stream until a preview meets a condition.
-// previews holds all previews that were read.
+// watch opens a stream with previews. The function until reads the stream until a preview meets the
+// condition.
 func (p *pod) watch(t *testing.T) (until func(condition string, met func(session.Preview) bool),
 	previews *strings.Builder) {
 	t.Helper()

@@ -46,17 +46,16 @@ const killed, stopped way = "killed", "stopped"
 
 var ways = [][]way{{killed}, {stopped}, {killed, stopped}, {stopped, killed}, {killed, killed}}
 
-// marks are texts, one for each step of the turn. If a request contains a mark, the model knows
-// that the mark's step was done.
+// marks has a text for each step of the turn. The model takes a step as done if its mark is in the
+// request.
 var marks = []string{"edit-one.txt", "step-run", "step-commit", "step-push", "edit-two.txt"}
 
 // The map made holds the files that the turn creates in the clone, with their contents.
 var made = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-two.txt": "two\n"}
 
 // turnSteps returns the steps of a model. The model edits a file, runs a command, commits, pushes
-// and edits another file. It does the first step whose mark is missing in the request. If the
-// history lacks a step, the model does that step twice. Each command appends its mark to a file
-// outside the workspace.
+// and edits another file. It does the first step whose mark is missing in the request. Each command
+// appends its mark to a file outside the workspace.
 func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 	edit func(path, text string) scriptedmodel.Call) []scriptedmodel.Step {
 	marked := func(mark, command string) scriptedmodel.Call {
@@ -251,7 +250,7 @@ func (i *interruption) reach(t *testing.T, records int, orOver bool) {
 // observe stores the state of the work after an attempt has ended.
 func (i *interruption) observe(t *testing.T, end way) {
 	t.Helper()
-	// The last request of a killed agent may still be on its way.
+	// The last request of a killed agent may still be in flight.
 	eventually(t, "the model has no connections", func() bool { return i.model.Connections() == 0 })
 	i.asked, i.had, i.begun = len(i.model.Requests()), nil, nil
 	for name, text := range made {

@@ -138,7 +138,7 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 	return work, setRestoration(records, restoreFailed)
 }
 
-// lostFiles tells the user and the agent why files are lost.
+// lostFiles returns the notice that says why files are lost.
 func lostFiles(err error) string {
 	text := fmt.Sprintf("Files of the earlier attempt are lost: %s. This attempt started with a fresh workspace.", err)
 	for _, none := range []error{errNoArchive, errVolume, errNoKey, handover.ErrNoSnapshot} {
@@ -285,9 +285,8 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	return driver.Restored(s.journal, text, toAgent, outdated)
 }
 
-// actionsAfter lists the agent's actions after an event. It ignores notices, and states other than
-// running. If all later events are ignored, it returns nil. If the later events that are not
-// ignored include no action, it returns an empty list.
+// actionsAfter lists the agent's actions after an event. The list is nil if only notices and states
+// other than running follow the event. It is empty if other events follow, but no action.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0
 	err = s.journal.Events(event+1, func(e *session.Event) bool {

@@ -37,9 +37,8 @@ const (
 	toolsTimeout = 25 * time.Second
 )
 
-// startMargin is the part of the start deadline that the clone must not use. It is reserved for the
-// start of the pod and of the tools, and for the report of a stuck clone. A short deadline has a
-// smaller margin.
+// startMargin is the part of the start deadline that is reserved for the start of the pod and the
+// tools, and for the report of a stuck clone. A short deadline has a smaller margin.
 const startMargin = time.Minute
 
 // journalFile is the journal's name in the session's records.
@@ -332,7 +331,7 @@ func (s *run) workspaceOptions() workspace.Options {
 	settings := &s.doc.Settings
 	options := workspace.Options{
 		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Token: s.providerToken(), Log: s.log,
-		Patience: patience(s.doc.StartDeadline.Duration),
+		Patience: cloneTimeout(s.doc.StartDeadline.Duration),
 		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""),
 		History: s.doc.History, ProxyURL: s.gitURL, ProxyHeader: s.gitHeader,
 	}
@@ -354,8 +353,7 @@ func (s *run) providerToken() string {
 	return s.store.Key(s.doc.Repository.TokenFile)
 }
 
-// patience returns how long the clone of the repository may take.
-func patience(deadline time.Duration) time.Duration {
+func cloneTimeout(deadline time.Duration) time.Duration {
 	deadline = cmp.Or(deadline, session.DefaultStartDeadline)
 	return deadline - min(deadline/4, startMargin)
 }

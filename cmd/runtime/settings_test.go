@@ -17,7 +17,6 @@ import (
 
 var facadeKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// send sends an event of the user, like the facade.
 func (p *pod) send(t *testing.T, event string) {
 	t.Helper()
 	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: "u1",

@@ -47,7 +47,6 @@ func (p *pod) silence(t *testing.T) {
 	eventually(t, "it is asked to end", func() bool { return strings.Contains(p.output(), askedToEnd) })
 }
 
-// whyEnded waits for the session's end and returns the reason that the supervisor wrote.
 func (p *pod) whyEnded(t *testing.T) (code int, reason string) {
 	t.Helper()
 	code, _ = p.wait(t)

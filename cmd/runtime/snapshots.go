@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// snapshotTimeout bounds each snapshot of a running session. It also bounds the last snapshot
-	// of a session that ends by itself.
+	// snapshotTimeout bounds each snapshot, except the last snapshot after a stop signal.
 	snapshotTimeout = 5 * time.Minute
 	// firstRetry and lastRetry are the shortest and the longest delay before a failed snapshot is
 	// retried.
@@ -132,7 +131,6 @@ func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 	}
 }
 
-// take takes a snapshot. It does nothing if the archive accepts no more snapshots of this attempt.
 func (k *snapshots) take(ctx context.Context) error {
 	if k.refused {
 		return nil

@@ -160,7 +160,6 @@ func (p *scratchPod) patch(t *testing.T) string {
 	return ending.Patch
 }
 
-// gitAuthor sets the variables that git needs to commit.
 const gitAuthor = "export GIT_AUTHOR_NAME=T GIT_AUTHOR_EMAIL=t@example.com GIT_COMMITTER_NAME=T " +
 	"GIT_COMMITTER_EMAIL=t@example.com; "
 
@@ -610,9 +609,8 @@ func TestASessionOnANewVolumeArchivesTheChangesOnThatVolume(t *testing.T) {
 	}
 }
 
-// Parley's own agent continues an interrupted turn without a prompt. The next message tells the
-// agent about the restoration.
-func TestAnAgentLearnsOfARestorationDuringItsTurn(t *testing.T) {
+// Parley's own agent continues an interrupted turn without a prompt.
+func TestARestorationDuringATurnIsReportedToTheAgentWithTheNextMessage(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
 	pod, model := scripted(t, nil,

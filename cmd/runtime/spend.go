@@ -13,7 +13,6 @@ import (
 // errNoLedger says that the session has not connected to the archive yet.
 var errNoLedger = errors.New("the archive is not connected")
 
-// reportCosts sends a report of costs to the archive.
 func (s *run) reportCosts(ctx context.Context, report session.SpendReport) (session.SpendGrant, error) {
 	archive := get(s, &s.archive)
 	if archive == nil {
@@ -34,7 +33,6 @@ func (s *run) reportLastCosts(ctx context.Context) {
 	}
 }
 
-// nearLimit tells the user that a spending limit is near.
 func (s *run) nearLimit(text string) {
 	s.log.Warn("a spending limit is near", "limit", text)
 	if d := get(s, &s.driver); d != nil {

@@ -5,14 +5,12 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 )
 
-// The method set holds s.mu while it calls change(), which changes fields of the run.
 func (s *run) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// get holds s.mu while it reads a field of the run.
 func get[T any](s *run, field *T) T {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,7 +30,6 @@ func (p *pod) steer(t *testing.T) {
 	write(t, p.workspace+"/go", "")
 }
 
-// lastWords returns the text of the last request to the model.
 func lastWords(model *scriptedmodel.Server) string {
 	requests := model.Requests()
 	return requests[len(requests)-1].Said()

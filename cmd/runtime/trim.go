@@ -16,15 +16,13 @@ const (
 	leastGarbage = 1 << 20
 )
 
-// trimmer returns the memory of this process to the kernel. Most sessions wait for their user most
-// of the time. Without trimmer, Go would keep the memory that the start and the largest turn used,
-// for minutes or for ever.
+// trimmer returns unused memory to the kernel while the session waits for its user. Otherwise, Go
+// would keep the memory of the start and of the largest turn, for minutes or for ever.
 type trimmer struct {
 	mu      sync.Mutex
 	trimmed uint64 // bytes that were allocated before the last trim
 }
 
-// memory is the trimmer of this process.
 var memory trimmer
 
 // trim collects garbage and releases free memory, unless little was allocated since the last call.

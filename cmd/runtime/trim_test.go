@@ -29,7 +29,6 @@ func TestAnIdleSessionReleasesItsMemory(t *testing.T) {
 	}
 }
 
-// resident returns the memory of a process in kibibytes.
 func resident(t *testing.T, pid int) (kibibytes int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

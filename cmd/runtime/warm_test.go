@@ -26,7 +26,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// warmPod is the environment of a warm pod. Its bind contains the document and the secrets.
+// warmPod is the environment of a warm pod.
 type warmPod struct {
 	*pod
 	key  []byte
@@ -103,7 +103,6 @@ func (p *warmPod) start(t *testing.T) {
 	p.waitReady(t)
 }
 
-// bindReady binds the pod and waits for the session.
 func (p *warmPod) bindReady(t *testing.T) {
 	t.Helper()
 	code, bound := p.send(t, "?wait", p.sealed(t, nil))
@@ -213,7 +212,6 @@ func TestARepeatedBindRequestGetsTheFirstAnswer(t *testing.T) {
 	}
 }
 
-// A pod must stay ready if the preparation of its session takes less time than the probe's timeout.
 func TestAPodStaysReadyIfItPreparesItsSessionWithinTheProbeTimeout(t *testing.T) {
 	t.Parallel()
 	servers, arrival := toolServers(), filepath.Join(t.TempDir(), "go")
@@ -361,7 +359,7 @@ func TestABoundSessionTrustsTheAuthoritiesOfItsClass(t *testing.T) {
 	}
 }
 
-func TestABoundSessionKnowsThatAnEarlierAttemptRan(t *testing.T) {
+func TestABoundSessionDoesNotRepeatTheWorkOfAnEarlierAttempt(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{FirstMessage: "go", Agent: agent("true")}))
 	p.bind.Attempt, p.bind.RanAttempt = 3, 2
@@ -375,7 +373,6 @@ func TestABoundSessionKnowsThatAnEarlierAttemptRan(t *testing.T) {
 	}
 }
 
-// The agent must not notice whether its pod was warm.
 func TestAnAgentGetsTheSameVariablesInWarmAndColdPods(t *testing.T) {
 	t.Parallel()
 	doc := session.Document{UID: "u1", PublicKey: facadeKey.Public().(ed25519.PublicKey), FirstMessage: "go",
