@@ -29,7 +29,7 @@ type environment struct {
 }
 
 // children returns the environment of the agent and the tool servers. This process's variables take
-// precedence over the image's variables.
+// precedence over the image's variables. This process itself does not have the image's variables.
 func (e *environment) children() []string { return append(slices.Clone(e.image), os.Environ()...) }
 
 func readEnvironment() environment {

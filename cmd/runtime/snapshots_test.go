@@ -610,7 +610,7 @@ func TestASessionOnANewVolumeArchivesTheChangesOnThatVolume(t *testing.T) {
 }
 
 // Parley's own agent continues an interrupted turn without a prompt.
-func TestARestorationDuringATurnIsReportedToTheAgentWithTheNextMessage(t *testing.T) {
+func TestARestorationDuringACommandIsReportedWithTheNextMessage(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
 	pod, model := scripted(t, nil,

@@ -26,8 +26,8 @@ import (
 
 const (
 	// bindReaders bounds the number of Binds that are read at the same time. bindReadTimeout bounds
-	// the time to read one Bind. Any client that reaches the port can send data, even without the
-	// pod's key.
+	// the time to read one Bind. The limits protect the pod from clients without its key, which can
+	// also send data to the port.
 	bindReaders     = 4
 	bindReadTimeout = 5 * time.Second
 	// bindWait bounds how long a Bind with the query parameter "wait" waits for the session.
