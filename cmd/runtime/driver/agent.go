@@ -280,9 +280,8 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	}
 }
 
-// superfluous reports whether to drop an event instead of recording it. The caller holds d.mu. One
-// case is the result of a tool call that the user rejected: the rejection is already recorded as
-// the result of this call.
+// superfluous reports whether an event must not be recorded; d.mu is held. The result of a rejected
+// tool call is superfluous, because the rejection is already recorded as its result.
 func (d *Driver) superfluous(e *session.Event) bool {
 	switch {
 	case isDelivery(e):

@@ -119,8 +119,8 @@ func (d *Driver) Revoke(approval int, key string) error {
 }
 
 // ruleOf returns the rule under which a user may approve all similar calls, and a description of
-// these calls. The rule is empty if later calls cannot be compared with this call. That is the case
-// if the input is masked, missing or too long.
+// these calls. The rule is empty if the input is masked, missing or too long, because such calls
+// cannot be compared.
 func (d *Driver) ruleOf(c *call) (rule, label string) {
 	switch c.ToolKind {
 	case "edit":

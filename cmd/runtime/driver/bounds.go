@@ -14,8 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// These are the names of an action's arguments. OpenHands clients know the command, the thought and
-// the confirmation state, and expect a thought in every action.
+// These are the names of an action's arguments. OpenHands clients expect a thought in every action.
 const (
 	argCommand      = "command"
 	argThought      = "thought"

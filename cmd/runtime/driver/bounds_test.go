@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// updatesFile writes updates to a file. The stub agent sends the updates from this file. In an
-// update, %s stands for the text, encoded as JSON.
+// updatesFile writes a file of updates, which the stub agent sends. In an update, %s stands for the
+// text, encoded as JSON.
 func updatesFile(t *testing.T, text string, updates ...string) string {
 	t.Helper()
 	quoted, err := json.Marshal(text)
@@ -33,8 +33,8 @@ func inFile(t *testing.T, text string) string {
 	return file
 }
 
-// cutting has one entry for each kind of text that the driver truncates. The entry's function
-// returns the document of a session in which an agent, a command or a script sends such a text.
+// cutting has an entry for each kind of text that the driver truncates. Each function returns the
+// document of a session that sends such a text.
 var cutting = map[string]func(t *testing.T, text string) session.Document{
 	"a message": agentTells(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%s}}`),
 	"a thought": agentTells(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":%s}}`),

@@ -107,8 +107,7 @@ func (d *drive) has(line string, times int) {
 	})
 }
 
-// An answer applies only to the action that the user saw. Another action with the same ID needs
-// another answer.
+// Another action with the same ID needs another answer.
 func TestAConfirmationAppliesOnlyToItsQuestion(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch b", once)),

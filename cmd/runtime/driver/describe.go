@@ -105,8 +105,7 @@ func (c *call) action(confirmation string) session.Event {
 	return e
 }
 
-// display returns a digest. Two calls have the same digest if the user sees the same action for
-// both calls.
+// display returns a digest of the action as the user sees it.
 func (c *call) display() string {
 	e := c.describe()
 	return digestOf(e.Action + " " + encoded(e.Args))
@@ -150,8 +149,7 @@ func (c *call) describe() session.Event {
 
 // addInput adds the call's input to the arguments of the action. It leaves out values that the
 // arguments already contain. An input field must not replace or forge an argument that describes
-// the action. If an input field has the name of such an argument, the whole input becomes the
-// argument "input" instead.
+// the action. If the names collide, the whole input becomes the argument "input".
 func (c *call) addInput(args map[string]any) {
 	rest := maps.Clone(c.input)
 	for name, value := range c.input {
@@ -203,8 +201,7 @@ func (c *call) changes() []any {
 	return changes
 }
 
-// change returns the event fields of a file edit. They include the old and new text if the agent
-// sent them.
+// change returns the event fields of a file edit.
 func (c *call) change() map[string]any {
 	extras := map[string]any{"path": c.path()}
 	if diffs := c.diffs(); len(diffs) > 0 {

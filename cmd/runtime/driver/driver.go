@@ -53,8 +53,8 @@ type Options struct {
 	// LostRecord is set if an earlier attempt may have worked on the first message, and the journal
 	// of that attempt is lost.
 	LostRecord bool
-	// Refresh returns the change of the model settings since the last turn, or nil if they are
-	// unchanged. The field Refresh may be nil too.
+	// Refresh returns the change of the model settings since the last turn, if there is one. The
+	// function may be nil.
 	Refresh func(context.Context) *ModelChange
 	// Ended is set if an earlier attempt ended the session but could not report the termination.
 	Ended *session.Termination

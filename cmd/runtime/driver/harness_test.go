@@ -155,8 +155,7 @@ func (d *drive) start() *drive {
 	return d
 }
 
-// stop ends the attempt. It leaves the journal in the state in which the loss of a node would leave
-// it.
+// stop ends the attempt, and leaves the journal as the loss of a node would leave it.
 func (d *drive) stop() {
 	d.t.Helper()
 	d.cancel()

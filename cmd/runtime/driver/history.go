@@ -10,8 +10,7 @@ import (
 )
 
 // history is the state of the session: the current turn, waiting messages, open questions. It is
-// computed from the journal's events and updated with each new event. The history and the journal
-// therefore always agree.
+// computed only from the journal's events, so it always agrees with the journal.
 type history struct {
 	state session.State
 	// retrying is set while the agent waits before it repeats a failed model call.
@@ -65,8 +64,8 @@ type history struct {
 	// is the event ID of the request.
 	requested   session.State
 	requestedAt int
-	// preface is a text for the agent. It stays until the agent has certainly received it. prefaced
-	// is set as soon as a turn has begun with this text.
+	// preface is a text for the agent. It is kept until the agent has certainly received it.
+	// prefaced is set as soon as a turn has begun with this text.
 	preface  string
 	prefaced bool
 	// outdated is set if the agent's memory was restored and may be older than the agent's work in

@@ -28,9 +28,9 @@ const (
 	fileScheme   = "file://"
 )
 
-// images fetches a message's images, because the agent may have no access to their hosts. If an
-// image cannot be fetched or does not fit, the user and the agent are told, and the message is sent
-// without the image. If ctx ends, images may be missing from the result.
+// images fetches a message's images, because the agent may have no access to their hosts. An image
+// that cannot be fetched or does not fit is left out, and the user and the agent are told. If ctx
+// ends, images may be missing from the result.
 func (d *Driver) images(ctx context.Context, agent *agentProcess, addresses []string) []acp.Content {
 	var blocks []acp.Content
 	size := 0

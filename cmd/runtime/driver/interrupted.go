@@ -37,9 +37,8 @@ func (d *Driver) refuseRepetition(first session.Event) error {
 	return err
 }
 
-// closeActions returns a result event for each action of the turn that has no result. Without this
-// event, clients would show the action as running forever. closeActions skips the actions for which
-// except() returns true. d.mu is held.
+// closeActions returns a result event for each action of the turn that has no result. Otherwise,
+// clients would show the action as running forever. d.mu is held.
 func (d *Driver) closeActions(result string, except func(id string) bool) (events []session.Event) {
 	h := d.history
 	calls := slices.SortedFunc(maps.Keys(h.actions), func(a, b string) int { return h.actions[a] - h.actions[b] })

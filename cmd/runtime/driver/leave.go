@@ -8,10 +8,7 @@ import (
 // CanLeave reports whether the session can end now without loss of work. It can end if it has no
 // turn, no question and no message that the agent will work on. A message that waits because the
 // agent could not start does not count, because only another message or attempt starts the agent
-// again.
-//
-// CanLeave returns false for a session that accepts no messages, because no message could restart
-// the session later. Such a session ends by itself, or after its idle timeout.
+// again. A session that accepts no messages cannot leave, because no message could restart it.
 func (d *Driver) CanLeave() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -26,8 +23,8 @@ func (d *Driver) canLeave() bool {
 }
 
 // Leave ends the session if CanLeave allows it and the condition is met. It reports whether the
-// session ends. If a message arrives at the same time, there are two cases. Either the message is
-// recorded and the session stays, or the session ends and the message gets ErrOver.
+// session ends. If a message arrives at the same time, either it is recorded and the session stays,
+// or it gets ErrOver and the session ends.
 func (d *Driver) Leave(condition func() bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

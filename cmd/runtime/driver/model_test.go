@@ -13,7 +13,7 @@ import (
 
 // The agent restarts between two turns only if its input changed. After the restart, it loads its
 // session or receives the history as text.
-func TestAChangedModelKeepsTheContextOfTheAgent(t *testing.T) {
+func TestAnAgentKeepsItsContextAfterAModelChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		can              string

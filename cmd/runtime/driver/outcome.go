@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// extraErrorID is a field in the error event of a turn. Errors outside a turn lack this field.
-// extraNotStarted is another field of the event. It is set if the agent could not be started.
+// extraErrorID and extraNotStarted are fields in the error event of a turn. Errors outside a turn
+// have no extraErrorID. extraNotStarted is set if the agent could not be started.
 const (
 	extraErrorID    = "error_id"
 	extraNotStarted = "agent_not_started"

@@ -98,7 +98,7 @@ func newJournal(t *testing.T) *journal.Journal {
 	return j
 }
 
-func TestTheOutcomeOfATurnIsReadFromTheEventsOfTheDriver(t *testing.T) {
+func TestTheOutcomeOfATurnSaysWhyTheUserMustAct(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		doc   session.Document

@@ -111,9 +111,9 @@ func (d *Driver) approvedEarlier(id, label string, approval int) session.Event {
 	return notice
 }
 
-// restoreRecorded sets a call's flags from the history; d.mu is held. The call counts as a new
-// action if the agent reuses the ID of a finished call. It also counts as new if the recorded
-// action is not the requested action. The user must then see the requested action.
+// restoreRecorded sets a call's flags from the history; d.mu is held. The call is a new action if
+// its ID belongs to a finished call, or if it differs from the recorded action. The user must then
+// see the new action.
 func (d *Driver) restoreRecorded(c *call, question string) {
 	_, recorded := d.history.actions[c.ID]
 	before, asked := d.history.questions[c.ID]
@@ -170,10 +170,9 @@ func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionO
 	return choice, d.record(d.endQuestion(id)...)
 }
 
-// endQuestion returns the events that end the pending question about a call. They include the
-// user's answer, if there is one. If the agent does not support reasons for rejections, the events
-// also include the reason as the user's next message. Events that an earlier attempt recorded are
-// left out. d.mu is held.
+// endQuestion returns the events that end the pending question about a call, including the user's
+// answer. If the agent does not support reasons for rejections, the reason becomes the user's next
+// message. Events that an earlier attempt recorded are left out. d.mu is held.
 func (d *Driver) endQuestion(id string) (events []session.Event) {
 	if id == "" || id != d.history.asked {
 		return nil

@@ -23,9 +23,8 @@ const (
 	// maxProgress bounds a running call's content, in bytes. Previews do not show larger content.
 	maxProgress = 1 << 20
 	// maxSecret is the length of the longest line of a secret, in bytes. A truncated text may begin
-	// in the middle of a secret. The mask does not recognize the end of that secret. Previews
-	// therefore omit the first line of a truncated text. If this line is longer than maxSecret,
-	// they omit only its first maxSecret bytes.
+	// within a secret, and the mask does not recognize the rest of that secret. Previews therefore
+	// omit the first line of a truncated text, but at most maxSecret bytes of it.
 	maxSecret = session.MaxSecret
 )
 
@@ -165,8 +164,7 @@ func (d *Driver) previewEnd(text string, most int) string {
 	return strings.ToValidUTF8(end[max(0, len(end)-most):], "")
 }
 
-// wakePreviews starts a timer. After previewInterval, the timer closes the channel that Preview
-// returned. wakePreviews does nothing if Preview has no reader. d.mu is held.
+// wakePreviews closes the channel that Preview returned, after previewInterval; d.mu is held.
 func (d *Driver) wakePreviews() {
 	if d.previewed == nil || d.previewDue {
 		return

@@ -32,8 +32,7 @@ func (d *Driver) add(events ...session.Event) error {
 }
 
 // record records events; d.mu is held. It sets the cause of a result to the action of the same tool
-// call. It truncates an event that is too large. For a user's message that is too large, it returns
-// an error instead.
+// call. It truncates an event that is too large, but refuses a user's message that is too large.
 func (d *Driver) record(events ...session.Event) error {
 	for _, event := range events {
 		if event.ToolCall != nil {
@@ -115,9 +114,9 @@ func Failed(events *journal.Journal, reason string) error {
 	return err
 }
 
-// Restored records that the workspace was restored. The session has no driver yet. notice is a text
-// for the user. preface is a text for the agent, and precedes the agent's next message. outdated is
-// set if the agent may have worked after the restored files were saved.
+// Restored records that the workspace was restored, before the session has a driver. notice is a
+// text for the user. preface is a text that precedes the agent's next message. outdated is set if
+// the agent may have worked after the restored files were saved.
 func Restored(events *journal.Journal, notice, preface string, outdated bool) error {
 	restored := texts{mask: events.Mask}.observed(session.ObservedNotice, notice)
 	restored.Extras = map[string]any{extraPreface: preface}

@@ -54,8 +54,7 @@ func (d *Driver) setup(ctx context.Context, t task) {
 	})
 }
 
-// runSetup runs the script. It returns when the script ends, when the timeout expires, or when the
-// user stops the turn.
+// runSetup runs the script until it ends, the timeout expires or the user stops the turn.
 func (d *Driver) runSetup(ctx context.Context, t task, script string) (output string, code int) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()

@@ -10,10 +10,10 @@ import (
 )
 
 // steer sends the agent the messages that arrive during its turn, until the turn must end. It sends
-// one message at a time, and then waits until the agent reports that the message is on disk. Two
-// kinds of messages get a turn of their own: messages that arrived before the turn began, and
-// messages that the agent does not report. While such a message waits, steer sends no newer
-// message. The agent therefore receives all messages in order.
+// one message at a time, and then waits until the agent reports that the message is on disk. A
+// message gets a turn of its own if it arrived before the turn began, or if the agent does not
+// report it. While such a message waits, steer sends no newer message, so the agent receives all
+// messages in order.
 func (d *Driver) steer(ctx context.Context, t task, agent *agentProcess) {
 	if !agent.can.Steers() {
 		return

@@ -18,15 +18,14 @@ const pngHeader = "\x89PNG\r\n\x1a\n"
 
 var pngURL = "data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte(pngHeader))
 
-// takes returns an order that makes the stub agent report that it took a message. The argument is
-// the event ID of the message. The report about event 3 has the sequence number 1.
+// takes returns an order that makes the stub agent report that it took the message with this event
+// ID.
 func takes(message int) string {
 	return fmt.Sprintf(`raw {"sessionUpdate":"user_message_chunk","content":{"type":"text"},"_meta":{"parley.dev/seq":%d,`+
 		`"parley.dev/message":"%d"}}`, message-2, message)
 }
 
-// steering does the same as the function working. In addition, the agent has received a second
-// message, which is event 3.
+// steering calls working() and then sends the agent a second message, which is event 3.
 func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
 	d, proceed = working(t, orders...)
@@ -35,8 +34,8 @@ func steering(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	return d, proceed
 }
 
-// working starts a session and waits until the agent has received the first prompt. The agent waits
-// until the function proceed is called. Then it follows the orders.
+// working returns a session whose agent has received the first prompt. The agent follows the orders
+// after proceed() is called.
 func working(t *testing.T, orders ...string) (d *drive, proceed func()) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "proceed")

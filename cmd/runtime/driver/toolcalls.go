@@ -73,7 +73,6 @@ type call struct {
 	old        bool // the call belongs to an earlier turn
 }
 
-// merge merges an update into its call. It creates the call if necessary.
 func (t *translator) merge(update *toolCall, content json.RawMessage) *call {
 	update.ID = t.id(update.ID)
 	c := t.calls[update.ID]
