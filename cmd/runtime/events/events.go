@@ -217,8 +217,7 @@ var requestable = map[session.State]bool{
 }
 
 // Add serves POST requests with a message or a state change. It responds after the event is
-// recorded. A client that received no response can repeat the request with the same key. The event
-// is then recorded only one time.
+// recorded. A request that is repeated with the same key is recorded only one time.
 func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	var a action
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAction)).Decode(&a); err != nil {
@@ -263,7 +262,6 @@ func (s *Server) apply(a *action, key string) error {
 		Reason: a.Args.Reason, Remember: a.Args.Remember}, key)
 }
 
-// problem returns the reason why an action is invalid, or an empty string.
 func (a *action) problem(key string) string {
 	switch {
 	case len(key) > session.MaxIdempotencyKey:

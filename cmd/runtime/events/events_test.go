@@ -289,7 +289,6 @@ func TestStreamsEndWithTheSession(t *testing.T) {
 // pixel is a PNG in base64 without padding.
 const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg"
 
-// withImages returns a message with these images.
 func withImages(urls ...string) string {
 	return `{"action":"message","args":{"content":"x","image_urls":["` + strings.Join(urls, `","`) + `"]}}`
 }

@@ -40,8 +40,7 @@ type Server struct {
 	// Mask masks secrets in texts.
 	Mask func(string) string
 
-	// comparing is a semaphore that allows one comparison at a time. The sync.Once below creates
-	// the semaphore at the first comparison.
+	// comparing is a semaphore that allows one comparison at a time.
 	comparing chan struct{}
 	first     sync.Once
 	storing   sync.Map // names of uploads in flight

@@ -58,7 +58,7 @@ func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// store stores a file. If it cannot store the file, it returns the reason.
+// store returns the reason if it cannot store the file.
 func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason string) {
 	if name == "." || name == ".." || strings.ContainsAny(name, "/\\\x00") || hidden(name) || len(name) > 200 {
 		return "this file name is not allowed"

@@ -73,9 +73,9 @@ func messages(value any, found []string) []string {
 // the tokens of these hosts under another provider's name.
 const gitea v1alpha1.GitProvider = "gitea"
 
-// dialect returns the kind of the host and the repository's URL in the host's API. Users of Gitea
-// and Forgejo may store their token as a GitHub token. dialect therefore asks a self-hosted server
-// for its version.
+// dialect returns the kind of the host and the repository's URL in the host's API. It asks a
+// self-hosted server for its version, because users may store a token of Gitea or Forgejo as a
+// GitHub token.
 func (h *Host) dialect(ctx context.Context) (kind v1alpha1.GitProvider, repository string, err error) {
 	owner, name, ok := cutLast(h.name)
 	if !ok {
@@ -172,7 +172,6 @@ func (h *Host) DefaultBranch(ctx context.Context) (string, error) {
 	return h.base(ctx, repository, "")
 }
 
-// base returns the given branch, or the repository's default branch if the given branch is empty.
 func (h *Host) base(ctx context.Context, repository, base string) (string, error) {
 	if base != "" {
 		return base, nil

@@ -51,8 +51,7 @@ func AskRepositories(ctx context.Context, h *Host, r *http.Request) (any, error)
 	return h.Repositories(ctx, query.Get("query"), page, size)
 }
 
-// number parses a query parameter. If the parameter is missing, it returns the argument usual,
-// which is the default.
+// number parses a query parameter. The argument usual is the default.
 func number(query url.Values, name string, usual, largest int) (int, error) {
 	text := query.Get(name)
 	if text == "" {

@@ -56,9 +56,9 @@ type Archive struct {
 	log         *slog.Logger
 }
 
-// New returns the client for the archived data of the Conversation with this UID. It returns nil if
-// there is no archive. authorities (PEM) are the CAs that may have signed the archive's
-// certificate. If authorities is empty, the CAs that this process trusts are used.
+// New returns the client for a session's archived data, or nil if there is no archive. authorities
+// (PEM) are the CAs for the archive's certificate. If authorities is empty, the CAs that this
+// process trusts are used.
 func New(address, authorities, uid, token string, attempt int, log *slog.Logger) *Archive {
 	if address == "" || token == "" {
 		return nil

@@ -56,7 +56,6 @@ func newArchive(t *testing.T) *testArchive {
 	return newLimitedArchive(t, 0)
 }
 
-// newLimitedArchive returns an archive that stores at most perUser bytes for each user.
 func newLimitedArchive(t *testing.T, perUser int64) *testArchive {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)

@@ -65,7 +65,7 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // Flush hands over the journal at once and waits until the archive has it. If the archive cannot be
 // reached, Flush returns after flushTimeout. Later calls then return at once, until a request to
-// the archive succeeds. Without an archive, the Keeper is nil and Flush returns at once.
+// the archive succeeds. On a nil Keeper, Flush returns at once.
 func (k *Keeper) Flush(ctx context.Context) {
 	if k == nil || k.failing.Load() {
 		return
@@ -87,8 +87,7 @@ func (k *Keeper) Flush(ctx context.Context) {
 	}
 }
 
-// Complete reports whether the archive has the whole journal. Without an archive, the Keeper is nil
-// and the journal is not archived.
+// Complete reports whether the archive has the whole journal. It returns false for a nil Keeper.
 func (k *Keeper) Complete() bool { return k != nil && int(k.archived.Load()) >= k.journal.Len() }
 
 // awaitSegment waits until the next segment is complete: until it is large enough, segmentDelay has
@@ -240,7 +239,7 @@ func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *sessi
 }
 
 // retry calls try() until try() succeeds, try() returns a final error, or ctx ends. The wait
-// between two calls doubles, up to longest.
+// between two calls doubles, up to the longest wait.
 func retry(ctx context.Context, wait, longest time.Duration, try func(context.Context) error, final ...error) error {
 	for ; ; wait = min(2*wait, longest) {
 		err := try(ctx)
