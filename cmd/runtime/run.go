@@ -92,7 +92,7 @@ type run struct {
 	// restoring is set if the earlier attempts' files must be restored. unrestored is set while
 	// this attempt lacks these files.
 	restoring, unrestored bool
-	// findSnapshot returns the archived snapshot. It is nil if nothing is restored from the archive.
+	// findSnapshot is nil if nothing is restored from the archive.
 	findSnapshot func() (session.Snapshot, error)
 	// noBranch is the error of the clone if the repository no longer has the session's branch. The
 	// attempt then clones the default branch, and needs a snapshot to restore the deleted branch.
@@ -100,7 +100,7 @@ type run struct {
 	// stopKeeping stops sending events and outcomes to the archive.
 	stopKeeping func()
 	stoppedAt   time.Time
-	// lost is the text of a notice about lost events of earlier attempts. It is empty if none are lost.
+	// lost is a notice about lost events of earlier attempts, or empty.
 	lost    string
 	endFile string
 	// ended is the termination that an earlier attempt could not report.
@@ -309,8 +309,8 @@ func settles(ctx context.Context, tools *router.Router, timeout time.Duration) b
 	return false
 }
 
-// noticeMissing tells the user about each tool server that is not connected. The text of server.Error
-// contains only the server's host, because the server's URL may contain a key.
+// noticeMissing tells the user about each tool server that is not connected. server.Error contains
+// only the server's host, because the server's URL may contain a key.
 func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	for _, server := range tools.Health() {
 		if server.State != session.ToolServerConnected {
