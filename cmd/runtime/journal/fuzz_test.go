@@ -10,9 +10,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Open either rejects a file and leaves it unchanged, or opens it as a journal. The journal then
-// contains one event for each line of the file, unchanged and in the same order. An appended event
-// follows the other events, even after a restart.
+// Open either rejects a file and leaves it unchanged, or returns a journal with the file's events
+// in the same order. Events can then be appended, even after a restart.
 func FuzzOpen(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "{", "{}\n", "null\n", "\x00\x00",

@@ -245,8 +245,8 @@ func (j *Journal) Close() error {
 }
 
 // ReadLines yields the lines of a journal file with their line ends. The last line may lack its
-// line end. For a line that is longer than any event, ReadLines yields an error. A yielded line is
-// valid only until the next iteration.
+// line end. A line that is longer than any event is an error. A yielded line is valid only until
+// the next iteration.
 func ReadLines(file io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		reader := bufio.NewReaderSize(file, 64<<10)

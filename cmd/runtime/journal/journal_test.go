@@ -64,7 +64,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 	}
 }
 
-// The file is cut at each position of the last line. All earlier lines remain.
+// The file is cut at each position of the last line.
 func TestATornLastLineIsRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	j := open(t, path)

@@ -6,8 +6,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ownWords are fields whose values come from the runtime itself. They are not masked. A secret may
-// be equal to such a value, for example "running", and no client would understand the masked event.
+// ownWords are fields with fixed words of the runtime, such as "running". They are not masked, even
+// if a secret is equal to such a word, because clients must understand them.
 var ownWords = map[string]bool{"agent_state": true, "confirmation_state": true}
 
 // maskEvent masks secrets in all fields that may contain external text.
@@ -29,7 +29,6 @@ func maskEvent(e session.Event, mask func(string) string) session.Event {
 	return e
 }
 
-// maskFields masks all fields except the top-level fields in ownWords.
 func maskFields(values map[string]any, mask func(string) string) map[string]any {
 	masked := maskMap(values, mask)
 	for name := range ownWords {

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// Start runs the agent in dir. The agent's output is written to the parameter output.
+// Start runs the agent in dir.
 func Start(entry *session.Agent, input session.AgentInput, env []string, dir string,
 	output io.WriteCloser) (*process.Child, error) {
 	command, env, err := Render(entry, input, env)

@@ -53,8 +53,8 @@ func landlock() int {
 	return int(version)
 }
 
-// restrict confines this process. A process in a Landlock domain can inspect only processes of the
-// same domain. The domain need not restrict anything else, so it restricts as little as possible.
+// restrict puts this process into a Landlock domain with as few restrictions as possible. A process
+// in a domain can inspect only processes of the same domain.
 func restrict(version int) error {
 	attributes := unix.LandlockRulesetAttr{}
 	size := unsafe.Sizeof(attributes)

@@ -18,7 +18,7 @@ const (
 	victimVariable  = "VICTIM"
 )
 
-// The test binary is also the confined process, and the process that it tries to inspect.
+// The test binary also acts as the confined process, and as the process to inspect.
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(versionVariable) != "":

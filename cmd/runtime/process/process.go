@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// drain is how long output is read after a child's exit. Its descendants may still hold the pipes.
+// drain bounds how long output is read after a child's exit. The child's descendants may keep the
+// pipes open.
 const drain = 2 * time.Second
 
 // Command returns a command that runs in its own process group.

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseProgram unmaps the pages of this program's file: its code and its constants. The start of
-// the program needs most of these pages, but an idle session needs few. The kernel maps a page
-// again when it is needed, usually from the page cache.
+// ReleaseProgram unmaps the pages of this program's code and constants. An idle session needs few
+// of them. The kernel maps a page again when it is needed, usually from the page cache.
 func ReleaseProgram() error {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {

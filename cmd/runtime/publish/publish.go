@@ -35,9 +35,8 @@ type Publisher struct {
 	// Dir is the clone's directory. Remote is the repository's URL. git reaches the remote through
 	// the session's git proxy, so git needs no token.
 	Dir, Remote string
-	// Base is the branch that the session started from. If it is empty, the default branch is used. If
-	// Base is checked out when the user publishes changes, a new branch with the name NewBranch is
-	// created.
+	// Base is the branch that the session started from, or empty for the default branch. If Base is
+	// checked out, the user's changes are committed to a new branch with the name NewBranch.
 	Base, NewBranch string
 	// Env is git's environment. Confine confines git like the agent, because the agent controls the
 	// clone's hooks and configuration.
@@ -174,8 +173,7 @@ func (p *Publisher) commit(ctx context.Context, message string) error {
 	return err
 }
 
-// newBranch creates a branch at the current commit. If the name is taken, it adds a number to the
-// name.
+// newBranch creates a branch at the current commit. If the name is taken, it adds a number.
 func (p *Publisher) newBranch(ctx context.Context) error {
 	name := p.NewBranch
 	for n := 2; ; n++ {
@@ -188,7 +186,6 @@ func (p *Publisher) newBranch(ctx context.Context) error {
 	return err
 }
 
-// git runs a git command in the clone and returns its output.
 func (p *Publisher) git(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
@@ -221,7 +218,7 @@ func last(text string) string {
 	return strings.ToValidUTF8(text[max(0, len(text)-maxShown):], "")
 }
 
-// bounded keeps the first MiB of the output and drops the rest.
+// bounded keeps the first MiB of the output.
 type bounded struct{ strings.Builder }
 
 func (b *bounded) Write(text []byte) (int, error) {

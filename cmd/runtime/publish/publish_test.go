@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/gitserver"
 )
 
-// newPublisher returns a clone's publisher. The git host accepts every pull request.
+// The git host accepts every pull request.
 func newPublisher(t *testing.T) (*publish.Publisher, *gitserver.Server) {
 	t.Helper()
 	server := gitserver.New(t)

@@ -21,7 +21,7 @@ const (
 	maxRequest     = 128 << 10
 )
 
-// Server serves the requests of the page's buttons that publish changes.
+// Server serves the page's buttons that publish changes.
 type Server struct {
 	*Publisher
 	// Working reports whether the agent is working on a turn and may change files.
