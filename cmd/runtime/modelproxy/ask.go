@@ -102,8 +102,7 @@ const ownPrice = "cost_per_"
 var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")
 
 // read parses the request. It refuses a request that repeats one of the countedFields, or spells it
-// in another letter case. The endpoint's parser might read another value from such a request than
-// the proxy does.
+// in another letter case, because the endpoint might use another value than the proxy.
 func (a *ask) read(body []byte) error {
 	fields, err := fieldsOf(body)
 	if err != nil {

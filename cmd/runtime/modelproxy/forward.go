@@ -106,7 +106,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.bounded() }
 
 // context returns the context of a call to the endpoint. The context ends when the agent
-// disconnects. If the call lingers, the context ends later, after the duration Options.Linger.
+// disconnects. If the call lingers, the context ends Options.Linger later.
 func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelCauseFunc) {
 	if !p.lingers(call) {
 		return context.WithCancelCause(agent)
@@ -122,7 +122,6 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 	return ctx, func(cause error) { stop(); cancel(cause) }
 }
 
-// errSilence is the cause of the cancellation if the endpoint sends nothing for too long.
 var errSilence = errors.New("the endpoint sent nothing for too long")
 
 // isTransient reports whether a call that failed with this status may succeed later. Such a call is
@@ -132,9 +131,9 @@ func isTransient(status int) bool {
 		status >= http.StatusInternalServerError
 }
 
-// mayRecover reports whether a later connection may succeed without a change of the settings. A
-// nonexistent host and an untrusted certificate need a change. So does an endpoint that refuses
-// connections and has never responded.
+// mayRecover reports whether a later connection may succeed without a change of the settings. It
+// returns false if the host does not exist, if the certificate is not trusted, or if the endpoint
+// refuses connections and has never responded.
 func (t *target) mayRecover(err error) bool {
 	name, ok := errors.AsType[*net.DNSError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
@@ -142,8 +141,8 @@ func (t *target) mayRecover(err error) bool {
 	return !untrusted && !refused && (!ok || !name.IsNotFound)
 }
 
-// send sends the call and, for a stream, requests the usage. If the endpoint refuses the request
-// for usage, send repeats the call without this request.
+// send sends the call and, for a stream, requests the usage. If the endpoint refuses this request,
+// send repeats the call without it.
 func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *http.Request, call route, to *target,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body

@@ -381,7 +381,7 @@ func TestASilentEndpointTimesOut(t *testing.T) {
 	}
 }
 
-// The whole response takes longer than the timeout, but each pause is shorter than the timeout.
+// The whole response takes longer than the timeout, but each pause is shorter.
 func TestKeepAlivesResetTheTimeout(t *testing.T) {
 	const silence = 2 * time.Second
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -73,7 +73,7 @@ func TestGeminiCallsReachTheirEndpoint(t *testing.T) {
 
 // The proxy refuses calls that it could not count, and calls to paths that do not belong to a
 // model.
-func TestOtherGeminiCallsAreRefused(t *testing.T) {
+func TestUnsupportedGeminiCallsAreRefused(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MaxCalls = 1 })
 	for path, want := range map[string]int{

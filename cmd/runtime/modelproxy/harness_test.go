@@ -167,8 +167,7 @@ func counts(c modelproxy.Counts) string {
 	return text
 }
 
-// elsewhere is a transport that records the URL of each request, and sends all requests to one
-// server.
+// elsewhere is a transport that records the URLs of requests, and sends all requests to one server.
 type elsewhere struct {
 	to   string
 	mu   sync.Mutex

@@ -26,8 +26,9 @@ const (
 	// changed.
 	dayTimeout = time.Minute
 	// A session asks for wantedNeeds times the reservation that it needs, so that most calls need
-	// no request to the archive. The reservation of a killed session counts as spent. A session
-	// therefore asks for at most 1/wantedPart of the lowest spending limit, unless it needs more.
+	// no request to the archive. The reservation of a killed session counts as spent. To limit this
+	// loss, a session asks for at most 1/wantedPart of the lowest spending limit, unless it needs
+	// more.
 	wantedNeeds, wantedPart = 8, 50
 	// idleTime is how long a session without calls keeps its reservation.
 	idleTime = 30 * time.Second
@@ -190,8 +191,8 @@ func (a *account) renew() {
 	}
 }
 
-// reserve asks the archive for a reservation. It begins the call if the reservation is enough. If
-// alone is set, it asks only for this call, and otherwise for all waiting calls together.
+// reserve asks the archive for a reservation, and begins the call if the reservation is enough. If
+// alone is set, it asks for this call only. Otherwise, it asks for all waiting calls together.
 func (a *account) reserve(ctx context.Context, e *entry, highest session.Dollars,
 	alone bool) (*session.LimitState, error) {
 	select {
@@ -226,7 +227,6 @@ func (a *account) reserve(ctx context.Context, e *entry, highest session.Dollars
 	return nil, nil
 }
 
-// end settles a finished call.
 func (a *account) end(e *entry) {
 	if !e.began {
 		return
@@ -253,7 +253,7 @@ func (a *account) end(e *entry) {
 
 // costOf returns the cost of a finished call. With a spending limit, an unknown cost counts as the
 // highest possible cost, because the provider may charge that much. If a response broke off, the
-// reported output may be too low. The output is then estimated from the size of the response.
+// reported output may be too low, so it is estimated from the size of the response.
 func (a *account) costOf(e *entry) *big.Rat {
 	cost := cmp.Or(e.countedCost, new(big.Rat))
 	highest := big.NewRat(int64(e.highest), int64(session.Dollar))

@@ -59,7 +59,6 @@ func (b *bank) ledger(uid string, attempt int) modelproxy.Ledger {
 	}
 }
 
-// limited configures a proxy to use a ledger.
 func (b *bank) limited(uid string) func(*modelproxy.Options) {
 	return func(o *modelproxy.Options) {
 		o.Ledger, o.Limit, o.ReserveTimeout = b.ledger(uid, 1), b.claims.Lowest(), 2*time.Second
@@ -75,7 +74,6 @@ func (b *bank) usage(t testing.TB) session.SpendUsage {
 	return usage
 }
 
-// spentEventually waits until the ledger has these totals.
 func (b *bank) spentEventually(t *testing.T, want session.UsageTotals) {
 	t.Helper()
 	defer func() {
@@ -86,9 +84,9 @@ func (b *bank) spentEventually(t *testing.T, want session.UsageTotals) {
 	eventually(t, fmt.Sprintf("the ledger has %+v", want), func() bool { return b.usage(t).UsageTotals == want })
 }
 
-// spendWires contains a request for each API. limited is the part of a request that limits the
-// output. answer is a format string for the response. Its arguments are the numbers of input and
-// output tokens. field reads the output limit from a request.
+// spendWires contains a request for each API. limited is the part of the request that limits the
+// output. answer is the response, with placeholders for the input and output tokens. field reads
+// the output limit from a request.
 var spendWires = map[string]struct {
 	path, request, limited, answer string
 	field                          func(body map[string]any) float64
@@ -444,7 +442,6 @@ func TestCallsWithoutUsageAreChargedAnEstimateOrTheMaximum(t *testing.T) {
 	}
 }
 
-// An agent that disconnects at once must not avoid the cost.
 func TestACallIsChargedIfTheAgentDisconnectsBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})
@@ -468,7 +465,6 @@ func TestACallIsChargedIfTheAgentDisconnectsBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// An agent that disconnects after it has read what it needs must not avoid the cost.
 func TestACallIsChargedIfTheAgentDisconnectsDuringTheAnswer(t *testing.T) {
 	t.Parallel()
 	const started = `data: {"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}` + "\n\n"
@@ -538,7 +534,6 @@ func TestTheLastReportDoesNotWaitForCallsInFlight(t *testing.T) {
 	}
 }
 
-// A call that is sent before midnight counts for the day of its reservation.
 func TestCostsCountForTheDayOfTheReservation(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Day: 5 * cent})
@@ -618,8 +613,7 @@ func TestACallDuringAReportStaysReserved(t *testing.T) {
 	second.Wait()
 }
 
-// Twenty sessions share a limit of one dollar. Each session has several calls in flight. Reports
-// and answers get lost at random moments.
+// Each session has several calls in flight. Reports and answers get lost at random moments.
 func TestTwentyProxiesStayWithinALimitOfOneDollar(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})

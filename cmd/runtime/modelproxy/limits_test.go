@@ -149,7 +149,6 @@ func TestAnExceededBudgetIsReportedAtOnce(t *testing.T) {
 	}
 }
 
-// refusedCall is the beginning of the error message for a call with an unknown cost.
 const refusedCall = "the call is refused, because its cost is unknown and there is a budget (max_budget_per_task): "
 
 func TestABudgetRefusesCallsWithAnUnknownCost(t *testing.T) {

@@ -21,8 +21,8 @@ const (
 	dataField = "data:"
 )
 
-// meter reads the usage from a response while the response is forwarded. It needs little memory for
-// a response of any length.
+// meter reads the usage from a response while the response is forwarded. It never holds a whole
+// response in memory.
 type meter struct {
 	wire   wire
 	entry  *entry
@@ -154,7 +154,6 @@ func isTypeError(err error) bool {
 // long numbers is slow.
 var costForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?$`)
 
-// parseCost parses a decimal number. It returns nil if the text has another form.
 func parseCost(text string) *big.Rat {
 	if !costForm.MatchString(text) {
 		return nil

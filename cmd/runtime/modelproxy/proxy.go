@@ -30,9 +30,9 @@ const (
 	// because a reasoning model may pause for minutes. Without streaming, a response begins only
 	// when the model has finished.
 	silence = 15 * time.Minute
-	// linger is how long the proxy reads a response after the agent disconnected, because the usage
-	// comes at the end. The proxy does this only with a budget or a spending limit. linger is
-	// short, because a user who stops an agent does not want to pay for more tokens.
+	// linger is how long the proxy waits for the usage at the end of a response after the agent
+	// disconnected. It waits only if there is a budget or a spending limit. linger is short,
+	// because a user who stops an agent does not want to pay for more tokens.
 	linger = 10 * time.Second
 	// limitedLinger replaces linger if there is a spending limit. It is longer, because a call
 	// without usage then counts with its highest possible cost.
@@ -89,7 +89,7 @@ type Options struct {
 	Log  *slog.Logger
 	// Transport is the transport to the endpoint. If it is nil, the default is used.
 	Transport http.RoundTripper
-	// Each of these timeouts, and MaxHeld, has a default, which is used if the field is zero.
+	// For these fields, zero means the default.
 	Silence, Linger, Patience, ReserveTimeout time.Duration
 	MaxHeld                                   int64
 }
@@ -150,8 +150,8 @@ type route struct {
 	model string
 }
 
-// routes are the paths that the proxy serves. Some SDKs for OpenAI's APIs expect /v1 in the base
-// URL and do not add it. Their routes are therefore also served without /v1.
+// routes are the paths that the proxy serves. Routes of OpenAI's APIs are also served without /v1,
+// because some SDKs expect /v1 in the base URL and do not add it.
 var routes = map[string]route{
 	"POST /v1/messages":              {wire: anthropic, path: "/messages", counted: true},
 	"POST /v1/messages/count_tokens": {wire: anthropic, path: "/messages/count_tokens"},
@@ -170,8 +170,8 @@ func routeOf(r *http.Request) (route, bool) {
 	return googleRoute(r)
 }
 
-// New always returns a proxy. If a setting is invalid, New also returns an error, which tells the
-// user which setting is invalid. The proxy then answers every call with this error.
+// New always returns a proxy. If a setting is invalid, New also returns an error that names the
+// setting, and the proxy answers every call with this error.
 func New(options Options) (*Proxy, error) {
 	options.Silence = cmp.Or(options.Silence, silence)
 	if options.Limit > 0 {

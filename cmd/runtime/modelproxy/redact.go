@@ -106,7 +106,6 @@ func (r *redactor) collect(field string, inResponse bool) {
 	}
 }
 
-// isDataURL reports whether a quoted string is a data URL, which contains a file such as an image.
 func isDataURL(text []byte) bool {
 	return bytes.HasPrefix(text, []byte(`"data:`)) && bytes.Contains(text[:min(len(text), 100)], []byte(";base64,"))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// outgoing is a report, and the costs that it includes.
+// outgoing is a report. spent is the sum of all costs at the time of the report.
 type outgoing struct {
 	session.SpendReport
 	spent session.Dollars
@@ -38,9 +38,9 @@ func (l *costLine) at(key lineKey) session.SpentLine {
 		Cost: session.DollarsOf(&l.cost)}
 }
 
-// send sends a report and applies the answer. If send fails, the archive may still have recorded
-// the report. If the report could change the reservation, the new amount is then unknown. In this
-// case, send keeps only the part of the reservation that calls in flight use.
+// send sends a report and applies the answer. After an error, the archive may still have recorded
+// the report. If the report could change the reservation, its amount is then unknown, and send
+// keeps only the part that calls in flight use.
 func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant, error) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -77,7 +77,6 @@ func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant
 	return grant, nil
 }
 
-// setDay sets the day of the last grant.
 func (a *account) setDay(day string) {
 	if a.day == "" { // calls without a limit may have ended before the first grant
 		for key, line := range a.lines {
@@ -187,8 +186,8 @@ func (a *account) finish(ctx context.Context) error {
 			return a.closed
 		}
 		report := a.report(a.openSum(), a.openSum())
-		// A line without a day gets its day from the first grant. Before the first grant, a report
-		// with such a line is not final.
+		// A report omits lines without a day. They get their day from the first grant, so an
+		// earlier report is not final.
 		report.Final = a.calls == 0 && !a.hasUndated()
 		a.frozen = true
 		calls := a.calls

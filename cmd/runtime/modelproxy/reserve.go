@@ -124,9 +124,9 @@ func (a *ask) limitOutput(wire wire, to *target, model session.Model) (tokens in
 // azureSuffix is the end of the names of Azure's hosts for OpenAI's models.
 const azureSuffix = ".openai.azure.com"
 
-// limitGoogleOutput does the same as limitOutput for Gemini's API. The API accepts two names for
-// each limit. limitGoogleOutput writes each limit under one name, so that the endpoint and the
-// proxy use the same value.
+// limitGoogleOutput does the same as limitOutput for Gemini's API. This API accepts two names for
+// each limit. The function writes only one of them, so that the endpoint and the proxy use the same
+// value.
 func (a *ask) limitGoogleOutput(most int64) (tokens int64, err error) {
 	name := googleConfig
 	if a.fields[googleConfigSnake] != nil {

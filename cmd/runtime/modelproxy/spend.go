@@ -147,7 +147,6 @@ func (s *spend) refused() (reached *Limit, isNew bool) {
 	return nil, false
 }
 
-// bounded reports whether a budget or a spending limit bounds the costs.
 func (s *spend) bounded() bool { return s.budget != nil || s.options.Limit > 0 }
 
 // unknownCost returns why a call's cost cannot be known. It returns an empty string if the cost can

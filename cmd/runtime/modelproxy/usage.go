@@ -111,8 +111,8 @@ type entry struct {
 	countedCost *big.Rat
 	unpriced    bool
 
-	// began is set if the account counts the call. highest and day are used with a spending limit:
-	// highest is the highest possible cost of the call, and day is the day of its reservation.
+	// began is set if the account counts the call. highest is the highest possible cost of the
+	// call, and day is the day of its reservation. Both are used only with a spending limit.
 	began   bool
 	highest session.Dollars
 	day     string
