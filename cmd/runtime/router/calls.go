@@ -31,8 +31,7 @@ func (u *upstream) withTimeout(ctx context.Context) (bounded context.Context, ex
 }
 
 // callTool forwards a call to the server and returns the response, with masked keys. If the server
-// does not respond, the result contains the error. The model then sees the error and can try
-// something else.
+// does not respond, the result contains the error, so that the model can try something else.
 func (u *upstream) callTool(name string) mcp.ToolHandler {
 	return func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		client, err := u.connected()

@@ -39,9 +39,9 @@ type keys struct {
 	bytes func(string) string
 }
 
-// newKeys returns a mask for the tool servers' keys. It does not mask other secrets of the session,
-// because the agent already has them, and a file from a tool server must reach the agent unchanged.
-// It also does not mask values that o.Mask leaves unchanged, such as a plain word.
+// newKeys returns a mask for the tool servers' keys. It does not mask the session's other secrets:
+// the agent already has them, and must receive files from tool servers unchanged. Values that
+// o.Mask leaves unchanged, such as plain words, are not masked either.
 func newKeys(o *Options, servers []*upstream) *keys {
 	all, long, sure := map[string]string{}, map[string]string{}, map[string]string{}
 	add := func(file string) {
@@ -76,8 +76,7 @@ func newKeys(o *Options, servers []*upstream) *keys {
 	return &keys{texts: secrets.New(all).Mask, names: secrets.New(sure).Mask, bytes: secrets.New(long).Mask}
 }
 
-// redactKeys masks the servers' keys in results, because a server may echo its key. Otherwise, the
-// agent and the model would receive the key.
+// redactKeys masks the servers' keys in results, because a server may send its key to the agent.
 func (r *Router) redactKeys(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		result, err := next(ctx, method, request)
@@ -93,7 +92,6 @@ func (r *Router) redactKeys(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// redactError masks keys in an error. It returns the same error if the error contains no key.
 func (r *Router) redactError(err error) error {
 	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	if !answered {
@@ -137,8 +135,7 @@ var (
 	textFields = map[string]bool{"title": true, "description": true, "$comment": true, "default": true, "examples": true}
 )
 
-// redact masks keys in the value that thing points to. It returns thing itself if the value
-// contains no key.
+// redact masks keys in the value that thing points to. It returns thing itself if there is no key.
 func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	text, err := json.Marshal(thing)
 	if err != nil {

@@ -134,8 +134,6 @@ func namesake(word string) *mcp.Server {
 	return server
 }
 
-// expectAnswer checks a response. The response must not contain the first text, and must contain
-// all further texts.
 func expectAnswer(t *testing.T, answer any, err error, without string, with ...string) {
 	t.Helper()
 	if err != nil {

@@ -33,7 +33,6 @@ type list[T any] struct {
 	cut   bool
 }
 
-// fetch reads a server's lists.
 func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err error) {
 	can := client.InitializeResult().Capabilities
 	if can == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// altered returns a server whose results are changed by the function alter. The server also
-// supports the newer protocol. It responds with JSON instead of an event stream.
+// altered returns a server whose results are changed by alter(). The server also supports the newer
+// protocol, and responds with JSON instead of an event stream.
 func altered(alter func(mcp.Result)) http.Handler {
 	server := newServer()
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {

@@ -56,9 +56,9 @@ var notInNames = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 // longestName is the longest tool name that models accept.
 const longestName = 64
 
-// shortened shortens a name that is too long. It replaces the end with a digest, so the same name
-// always has the same result. The digest includes the server's name, because tool c of server a_b
-// differs from tool b_c of server a.
+// shortened replaces the end of a name that is too long with a digest, so the same name always has
+// the same result. The digest includes the server's name, because tool c of server a_b and tool b_c
+// of server a have the same full name.
 func (u *upstream) shortened(name string) string {
 	if len(name) <= longestName {
 		return name
@@ -71,10 +71,8 @@ func (u *upstream) shortened(name string) string {
 	return strings.ToValidUTF8(name[:min(len(name), longestName-len(end))], "") + end
 }
 
-// claim returns the name under which the router offers a server's item: <server>_<name>. Two items
-// may get the same name, such as tool c of server a_b and tool b_c of server a. In this case, claim
-// appends a number to the name of the second item. An item keeps its name until the name is
-// released.
+// claim returns an item's name at the router: <server>_<name>. If another item has this name, claim
+// appends a number. An item keeps its name until the name is released.
 func (r *Router) claim(u *upstream, kind, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

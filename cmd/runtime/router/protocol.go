@@ -1,17 +1,16 @@
 package router
 
 const (
-	// legacyProtocol is the newest protocol version that begins with a handshake. Older servers may
-	// exit if the first message is not a handshake. Servers that support only newer versions refuse
-	// the handshake. The next attempt then uses the newer protocol.
+	// legacyProtocol is the newest protocol version that begins with a handshake. It is tried
+	// first, because older servers may exit if the first message is not a handshake. If a server
+	// refuses the handshake, the next attempt uses the newer protocol.
 	legacyProtocol = "2025-11-25"
-	// switchEvery applies to a server that answered before and no longer answers. The server is
-	// most likely down, but it may have been upgraded. Every fourth attempt therefore uses the
-	// other protocol.
+	// switchEvery applies to a server that no longer answers. The server is most likely down, but
+	// it may have been upgraded. Every fourth attempt therefore uses the other protocol.
 	switchEvery = 4
 )
 
-// greeting decides whether to connect to a server with the handshake or with the newer protocol.
+// greeting chooses between the handshake and the newer protocol.
 type greeting struct {
 	// newer is set if the last successful connection used the newer protocol. answered is set after
 	// the first successful connection. Until then, the attempts alternate between both protocols.

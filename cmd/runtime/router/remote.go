@@ -124,8 +124,8 @@ func (b *boundedBody) Read(text []byte) (int, error) {
 var urlPattern = regexp.MustCompile(
 	`("https?://)(?:[^/?#\s"]*@)?([^/?#\s"\\]+)(?:\\.|[^"\\])*|(https?://)(?:[^/?#\s"]*@)?([^/?#\s"]+)[^\s"]*`)
 
-// describe returns an error's text without secrets. Errors often contain whole URLs, and a URL may
-// contain an unknown key. Only the scheme and the host of a URL remain.
+// describe returns an error's text without secrets. A URL in the text may contain an unknown key,
+// so only its scheme and host remain.
 func (r *Router) describe(err error) string {
 	// Mask before URLs are shortened, because a truncated secret would not be recognized. Mask
 	// again afterwards, because a shortened URL may be a secret.
@@ -133,8 +133,7 @@ func (r *Router) describe(err error) string {
 }
 
 // optionalStream responds with status 405 if the server does not open the notification stream in
-// time. The SDK then assumes that the server has no such stream. Without the response, the SDK
-// would wait forever.
+// time. The SDK then continues without the stream. Otherwise, it would wait forever.
 type optionalStream struct {
 	http.RoundTripper
 	timeout time.Duration

@@ -61,11 +61,11 @@ type Options struct {
 	Busy func() (done func())
 	Log  *slog.Logger
 
-	// Each of these durations has a default, which is used if the field is zero.
+	// For these durations, zero means the default.
 	ConnectTimeout, StreamTimeout, CallTimeout, LongestCall, ListPause, FirstRetry time.Duration
 }
 
-// Builtin is a tool that the runtime itself runs.
+// Builtin is a tool that the runtime runs itself.
 type Builtin struct {
 	Tool *mcp.Tool
 	Run  mcp.ToolHandler

@@ -77,7 +77,7 @@ func startPiped(cmd *exec.Cmd, stderr io.Closer) (child *process.Child, input, o
 }
 
 // deadlineWriter is a pipe to a server. A write fails if the server does not read its input in
-// time. Without a deadline, the write would block forever.
+// time. Otherwise, it would block forever.
 type deadlineWriter struct{ *os.File }
 
 func (w deadlineWriter) Write(data []byte) (int, error) {

@@ -208,7 +208,7 @@ func (l *link) explain(err error) error {
 	}
 }
 
-// closeClient closes the session. It does not wait long for a server that does not respond.
+// closeClient closes the session, but waits at most closeTimeout for the server.
 func closeClient(client *mcp.ClientSession) {
 	closed := make(chan struct{})
 	go func() {
@@ -240,7 +240,6 @@ func (u *upstream) note(err error) {
 	}
 }
 
-// connected returns the session with the server. The error says why there is no session.
 func (u *upstream) connected() (*mcp.ClientSession, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -82,18 +82,18 @@ func secretParts(values map[string]string) []string {
 
 type mask struct {
 	replacer *strings.Replacer
-	// forms are all forms of all secrets, the longest first. byFirst groups the same forms by their
-	// first byte.
+	// forms are all forms of all secrets, the longest first. byFirst groups them by their first
+	// byte.
 	forms   []string
 	byFirst [256][]string
-	// The bitmap begins contains a bit for each pair of bytes. The bit is set if a form starts with
-	// these bytes. The bitmap speeds up the search in texts without a secret.
-	begins [1 << 16 / 8]byte
+	// firstPairs is a bitmap of the first two bytes of all forms. It speeds up the search in texts
+	// without a secret.
+	firstPairs [1 << 16 / 8]byte
 }
 
 func (m *mask) replace(text string) string {
 	for i := range len(text) - 1 {
-		if pair := uint16(text[i])<<8 | uint16(text[i+1]); m.begins[pair/8]&(1<<(pair%8)) == 0 {
+		if pair := uint16(text[i])<<8 | uint16(text[i+1]); m.firstPairs[pair/8]&(1<<(pair%8)) == 0 {
 			continue
 		}
 		for _, form := range m.byFirst[text[i]] {
@@ -146,15 +146,15 @@ func newMask(forms map[string]bool) *mask {
 		pairs = append(pairs, form, masked)
 		m.byFirst[form[0]] = append(m.byFirst[form[0]], form)
 		pair := uint16(form[0])<<8 | uint16(form[1])
-		m.begins[pair/8] |= 1 << (pair % 8)
+		m.firstPairs[pair/8] |= 1 << (pair % 8)
 	}
 	m.replacer = strings.NewReplacer(pairs...)
 	return m
 }
 
-// encoded returns the base64 forms of a value. These are the base64 text and each of its lines.
-// Within a longer text, such as user:value, the base64 text depends on the value's position. There
-// are three forms, one for each possible alignment.
+// encoded returns the base64 forms of a value: the whole text, each of its lines, and three forms
+// for the value within a longer text, such as user:value. There, the base64 text depends on the
+// value's alignment.
 func encoded(value string) []string {
 	if len(value) < shortest {
 		return nil
@@ -168,8 +168,8 @@ func encoded(value string) []string {
 		}
 		for before := range 3 {
 			text := encoding.EncodeToString(append(make([]byte, before), value...))
-			// A base64 character at either end may also contain bits of the bytes around the value.
-			// Leave such characters out.
+			// A base64 character at either end may also contain bits of neighbouring bytes. Leave
+			// it out.
 			forms = append(forms, text[(before*8+5)/6:(before+len(value))*8/6])
 		}
 	}

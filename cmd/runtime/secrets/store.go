@@ -60,8 +60,7 @@ func newStore(values, secret map[string]string) *Store {
 	return s
 }
 
-// Add adds a secret. The Store then masks this secret like the other secrets. Add must not be
-// called concurrently.
+// Add adds a secret to mask. It must not be called concurrently.
 func (s *Store) Add(secret string) {
 	forms := formsOf([]string{secret})
 	for _, form := range s.mask.Load().forms {

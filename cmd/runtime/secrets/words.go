@@ -18,8 +18,8 @@ var (
 	keyName = regexp.MustCompile(`(?i)key|token|secret|pass|pwd|pat|pin|cred|auth|sign|salt|private|cookie|session`)
 )
 
-// withoutWords removes plain words from the values to mask. The HTTP API does not say which
-// variables of a tool server are keys. All of them are therefore stored as secrets. Without this
+// withoutWords removes plain words from the values to mask. All variables of a tool server are
+// stored as secrets, because the HTTP API does not say which of them are keys. Without this
 // function, NODE_ENV=production would mask "production" in every log line.
 func withoutWords(values map[string]string, doc *session.Document) map[string]string {
 	keys := maps.Clone(values)
