@@ -63,10 +63,9 @@ type file struct {
 // content lists the session's work that a snapshot saves.
 type content struct {
 	state
-	roots map[place]*os.Root
-	clone *clone // nil if there is no clone or go-git cannot read it
-	files []file
-	// omitted lists files that are not in the snapshot.
+	roots   map[place]*os.Root
+	clone   *clone // nil if there is no clone or go-git cannot read it
+	files   []file
 	omitted []string
 	size    int64 // total size of all files and objects, before compression
 }
@@ -120,9 +119,9 @@ func (c *content) collect(ctx context.Context, from Source) error {
 	return c.checkSize()
 }
 
-// openRoots opens the directories of a workspace. The agent may have removed the clone or the home
-// directory, or replaced it with a link out of the workspace. The result then lacks that directory.
-// The link is not followed, because the runtime can read files that the agent cannot read.
+// openRoots opens the directories of a workspace. If the agent removed the clone or the home
+// directory, or replaced it with a link out of the workspace, the result lacks it. Such a link is
+// not followed, because the runtime can read files that the agent cannot read.
 func openRoots(of Source) (map[place]*os.Root, error) {
 	whole, err := os.OpenRoot(of.Workspace)
 	if err != nil {
@@ -142,8 +141,8 @@ func openRoots(of Source) (map[place]*os.Root, error) {
 }
 
 // collectPlace lists a place's files, except for the top-level entries in skip. If optional is set,
-// it omits the largest entries until the others are small enough. The list of omitted entries shows
-// prefix before each name.
+// it omits the largest entries until the others are small enough. The names of omitted entries get
+// this prefix.
 func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool,
 	prefix string) error {
 	entries, err := fs.ReadDir(c.roots[at].FS(), ".")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzApply applies any content to a workspace. Nothing may be written outside of the workspace.
+// FuzzApply checks that no snapshot writes outside of the workspace.
 func FuzzApply(f *testing.F) {
 	begin, last := entry{name: stateName, text: "{}"}, entry{name: endName, text: "{}"}
 	for _, entries := range [][]entry{

@@ -41,7 +41,6 @@ type progress struct {
 	Next *saved `json:"next,omitempty"`
 }
 
-// saved is a snapshot with the fingerprint of its content.
 type saved struct {
 	Snapshot    session.Snapshot `json:"snapshot"`
 	Fingerprint string           `json:"fingerprint"`
@@ -110,8 +109,7 @@ func (k *Keeper) take(ctx context.Context, contents Contents) error {
 	return k.store(k.file)
 }
 
-// settle asks the archive whether it has the snapshot k.Next, for which CommitSnapshot was not
-// acknowledged.
+// settle asks the archive whether it has the unacknowledged snapshot k.Next.
 func (k *Keeper) settle(ctx context.Context) error {
 	if k.Next == nil {
 		return nil
@@ -201,9 +199,9 @@ func Download(ctx context.Context, archive *handover.Archive, key *Key, of sessi
 	return found, nil
 }
 
-// Apply applies the snapshot to a fresh workspace. It records the snapshot in progressFile, which
-// NewKeeper reads. The Keeper's next snapshot may then replace this snapshot in the archive. After
-// an error, a part of the snapshot remains in the workspace.
+// Apply applies the snapshot to a fresh workspace, and records it in progressFile for NewKeeper.
+// The Keeper's next snapshot may then replace this snapshot in the archive. After an error, a part
+// of the snapshot remains in the workspace.
 func (a *Archived) Apply(ctx context.Context, to Target, progressFile string) (*Applied, error) {
 	file, err := os.Open(a.file)
 	if err != nil {

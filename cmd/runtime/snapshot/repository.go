@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// If a session has at most ownCommits commits, a snapshot contains all of them. It contains
-	// even pushed commits, because their branch may be deleted from the remote.
+	// If a session has at most ownCommits commits, a snapshot contains all of them, even pushed
+	// commits, because their branch may be deleted from the remote.
 	ownCommits = 100
 	maxCommits = 20000
 )
@@ -142,12 +142,12 @@ func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
 	if c.state.Base != "" {
 		known[plumbing.NewHash(c.state.Base)] = true
 	}
-	local, needs, err := c.commits(ctx, heads, known, ownCommits)
+	local, needs, err := c.walkHistory(ctx, heads, known, ownCommits)
 	if errors.Is(err, ErrTooLarge) {
 		if err := c.addRemote(ctx, known); err != nil {
 			return err
 		}
-		local, needs, err = c.commits(ctx, heads, known, maxCommits)
+		local, needs, err = c.walkHistory(ctx, heads, known, maxCommits)
 	}
 	if err != nil {
 		return err
@@ -175,10 +175,10 @@ func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
 	return nil
 }
 
-// commits follows the history from heads back to known commits. It returns the unknown commits as
-// local, and the first known commits as needs. If there are more than limit local commits, it
+// walkHistory follows the history from heads back to known commits. It returns the unknown commits
+// as local, and the first known commits as needs. If there are more than limit local commits, it
 // returns ErrTooLarge.
-func (c *clone) commits(ctx context.Context, heads []plumbing.Hash, known map[plumbing.Hash]bool,
+func (c *clone) walkHistory(ctx context.Context, heads []plumbing.Hash, known map[plumbing.Hash]bool,
 	limit int) (local, needs []plumbing.Hash, err error) {
 	visited := map[plumbing.Hash]bool{}
 	for next := slices.Clone(heads); len(next) > 0; {
@@ -238,8 +238,8 @@ func (c *clone) addRemote(ctx context.Context, known map[plumbing.Hash]bool) err
 	return nil
 }
 
-// addTree marks a commit's files and directories as seen. It calls add() for those that were not
-// seen before. add may be nil.
+// addTree marks a commit's files and directories as seen. It calls add(), which may be nil, for
+// those that were not seen before.
 func (c *clone) addTree(ctx context.Context, of plumbing.Hash, seen map[plumbing.Hash]bool,
 	add func(plumbing.Hash)) error {
 	commit, err := object.GetCommit(c.repository.Storer, of)

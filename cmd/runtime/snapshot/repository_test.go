@@ -133,7 +133,7 @@ func TestACloneIsRestoredAfterItsBranchMovedOn(t *testing.T) {
 	}
 }
 
-func TestTheErrorContainsTheCommitThatTheRemoteLost(t *testing.T) {
+func TestRestoreNamesTheCommitThatTheRemoteLost(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
 	root, url := gitServer(t)

@@ -240,8 +240,8 @@ func TestAnInterruptedUploadKeepsThePreviousSnapshot(t *testing.T) {
 	}
 }
 
-// The runtime may be killed after the archive has accepted a snapshot and before the runtime
-// receives the response.
+// The runtime may be killed after the archive has accepted a snapshot, but before the response
+// arrives.
 func TestASnapshotWithoutAnAcknowledgementIsReplaced(t *testing.T) {
 	t.Parallel()
 	a, from := newArchive(t), newSource(t)
@@ -437,8 +437,8 @@ func TestAHomeDirectoryOutsideTheWorkspaceIsNotSaved(t *testing.T) {
 	}
 }
 
-// The runtime can read files that the agent cannot read, such as the runtime's own environment. A
-// link to such a file must not put the file into a snapshot.
+// The runtime can read files that the agent cannot read, such as the runtime's environment. A link
+// must not put such a file into a snapshot.
 func TestLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	from, secret := newSource(t), filepath.Join(t.TempDir(), "secret")

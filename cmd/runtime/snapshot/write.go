@@ -24,12 +24,11 @@ const (
 	endName       = "end.json"
 )
 
-// maxPart bounds the size in bytes of the state, of the end and of git's configuration.
+// maxPart bounds the state, the end and git's configuration, each in bytes.
 const maxPart = 32 << 20
 
 // end is the last part of a snapshot.
 type end struct {
-	// Omitted lists files that are not in the snapshot.
 	Omitted []string `json:"omitted,omitempty"`
 }
 
@@ -152,7 +151,7 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 	return nil
 }
 
-// omit records that a file is not in the snapshot because it cannot be read. This is not an error.
+// omit records that a file cannot be read. This is not an error.
 func (c *content) omit(f file) error {
 	c.omitted = append(c.omitted, f.name)
 	return nil

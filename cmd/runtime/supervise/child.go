@@ -9,9 +9,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// Termination messages for two reasons that the kubelet does not always know. The kubelet may
-// notice an OOM kill too late. If the kernel kills only the runtime, the container's first process
-// survives, and the kubelet sees no kill.
+// These termination messages state reasons that the kubelet may not know. The kubelet may notice an
+// OOM kill too late. If the kernel kills only the runtime, the container's first process survives,
+// and the kubelet sees no kill.
 const (
 	killedForMemory = `{"reason":"OOMKilled"}`
 	endedAsSilent   = `{"reason":"Unresponsive"}`
@@ -45,8 +45,8 @@ func (c *child) pass(received syscall.Signal) {
 	_ = syscall.Kill(c.pid, received)
 }
 
-// end sends a signal that asks the session to end. The supervisor then kills the session if it does
-// not exit in time, even if it answers probes again. The kubelet does not kill the session after a
+// end sends a signal that asks the session to end. If the session does not exit in time, the
+// supervisor kills it, even if it answers probes again. The kubelet would not kill it after a
 // signal from within the pod.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
@@ -61,8 +61,6 @@ func (c *child) kill() {
 	_ = syscall.Kill(c.pid, syscall.SIGKILL)
 }
 
-// writeReason writes the reason for the session's end to a file, if the supervisor knows the
-// reason.
 func (c *child) writeReason(file string, status syscall.WaitStatus, memory process.Memory) error {
 	reason := c.reason(status, memory)
 	if reason == "" {
@@ -82,9 +80,9 @@ func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string 
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
 	case killedByOthers:
-		// The kernel or another process killed the session, not the supervisor. The supervisor does
-		// not know why, even if the session missed probes: a session that is short of memory also
-		// misses probes before it is killed.
+		// The kernel or another process killed the session, not the supervisor. The reason is
+		// unknown even if the session missed probes, because a session that is short of memory also
+		// misses probes.
 	case c.silent:
 		return endedAsSilent
 	}

@@ -20,10 +20,10 @@ const (
 )
 
 // IsolateEnvironment reduces this process's environment to an allow list: the session's secrets,
-// PATH, and the variables in pod. The session inherits this environment. The supervisor and the
-// session both have the session's keys. A variable of the image could make them send the keys to
-// another host or print them. Examples are HTTPS_PROXY, SSL_CERT_FILE and GODEBUG. The agent needs
-// the image's variables, so the session receives them with a prefix. TakeImage returns them.
+// PATH, and the variables in pod. The session inherits this environment. Both processes have the
+// session's keys, and a variable of the image, such as HTTPS_PROXY, SSL_CERT_FILE or GODEBUG, could
+// make them leak the keys. The image's variables get a prefix. TakeImage returns them for the
+// agent.
 func IsolateEnvironment(allParley bool, pod []string) error {
 	variables := os.Environ()
 	os.Clearenv()

@@ -73,7 +73,7 @@ func Run(program string, args ...string) (code int, err error) {
 	if err := listener.Close(); err != nil {
 		return 1, err
 	}
-	// This process now only waits. An error would only mean that it uses more memory.
+	// This process now waits. If the call fails, the process still works, but uses more memory.
 	_ = process.ReleaseProgram()
 	session := &child{pid: pid, patience: config.EndTimeout, probes: probe(config)}
 	for {

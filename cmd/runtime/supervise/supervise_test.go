@@ -37,7 +37,6 @@ func write(t *testing.T, file, text string) {
 	must(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
-// start runs a script.
 func start(t *testing.T, script string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", script)
@@ -123,7 +122,7 @@ func TestASecondSignalDoesNotExtendTheGracePeriod(t *testing.T) {
 	}
 }
 
-func TestOtherSignalsStartNoGracePeriod(t *testing.T) {
+func TestOnlyStopSignalsStartTheGracePeriod(t *testing.T) {
 	cmd := start(t, "exec sleep 1000")
 	c := patient(cmd.Process.Pid)
 	c.pass(syscall.SIGUSR1)

@@ -34,7 +34,7 @@ const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
 	// nameAttempts bounds the attempts for a host name that does not exist. Such a name is usually
-	// a mistake and not a transient failure.
+	// a mistake.
 	nameAttempts = 4
 	// answerTimeout bounds how long a host may take to begin a response.
 	answerTimeout = 2 * time.Minute
@@ -178,8 +178,8 @@ func (o Options) explain(remote *Remote, err error) error {
 	return fmt.Errorf("cannot be cloned: %w", err)
 }
 
-// unreachable reports whether an error is transient. It is transient if there was no response, or
-// if a later response may differ.
+// unreachable reports whether an error is transient: there was no response, or a later response may
+// differ.
 func unreachable(err error) bool {
 	if status := badStatus(err); status != 0 {
 		return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

@@ -15,8 +15,8 @@ import (
 )
 
 // configureGit sets the author of commits and directs git to the git proxy. It stores no token. It
-// writes to ~/.gitconfig, because the clone's configuration belongs to the user. go-git could also
-// damage that configuration, because it does not know all options.
+// writes to ~/.gitconfig and leaves the clone's configuration to the user. go-git could damage the
+// clone's configuration, because it does not know all options.
 func configureGit(o Options, remote *Remote) error {
 	file := filepath.Join(o.Home, ".gitconfig")
 	config, unreadable := readConfig(file)

@@ -89,8 +89,7 @@ func TestAnAgentCannotPassItsWorkspaceToAnotherSession(t *testing.T) {
 	}
 }
 
-// forge copies the record of another workspace. That workspace belongs to the session u2, and its
-// record is signed with another key.
+// forge copies the record of another workspace, which is signed with another key.
 func forge(dir, record string) error {
 	other, err := os.MkdirTemp(dir, "other")
 	if err != nil {

@@ -89,9 +89,8 @@ func directoryName(location string) string {
 // origin returns the scheme and host for which a credential is valid.
 func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }
 
-// prefixes returns the prefixes of repository URLs on this host, for HTTP and SSH. A prefix and the
-// repository's path form a URL. If the host uses https, its http URLs are included. If it uses
-// http, its https URLs are not included.
+// prefixes returns the beginnings of all repository URLs on this host, for HTTP and SSH. If the
+// host uses https, its http URLs are included, but not the other way round.
 func (r *Remote) prefixes() []string {
 	name := r.URL.Hostname()
 	all := []string{r.origin() + "/", "git@" + name + ":", "ssh://git@" + name + "/", "ssh://git@" + name + ":22/"}

@@ -72,8 +72,8 @@ func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	return workspace, configureGit(o, remote)
 }
 
-// withoutUser returns a repository's name for an error message. It removes a user name and password
-// from a URL. A URL must not contain them, but the user may have set such a URL.
+// withoutUser removes the user name and password from a URL, so that an error message does not
+// contain them.
 func withoutUser(name string) string {
 	scheme, rest, isURL := strings.Cut(name, "://")
 	if !isURL {
@@ -91,8 +91,8 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 	repository, err := git.PlainOpen(dir)
 	resumed := err == nil
 	if err != nil && !errors.Is(err, git.ErrRepositoryNotExists) {
-		// The agent enabled a git feature in the clone that go-git does not support, such as a
-		// sparse checkout. The clone is the user's work, so it is kept.
+		// The clone uses a git feature that go-git does not support, such as a sparse checkout. The
+		// clone is the user's work, so it is kept.
 		return &Workspace{Dir: dir, Resumed: true}, nil
 	}
 	if !resumed {
