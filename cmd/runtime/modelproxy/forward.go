@@ -141,8 +141,8 @@ func (t *target) mayRecover(err error) bool {
 	return !untrusted && !refused && (!ok || !name.IsNotFound)
 }
 
-// send sends the call and, for a stream, requests the usage. If the endpoint refuses this request,
-// send repeats the call without it.
+// send sends the call and, for a stream, requests the usage. If the endpoint refuses the request
+// for usage, send repeats the call without it.
 func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *http.Request, call route, to *target,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body

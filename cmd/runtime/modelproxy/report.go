@@ -39,8 +39,8 @@ func (l *costLine) at(key lineKey) session.SpentLine {
 }
 
 // send sends a report and applies the answer. After an error, the archive may still have recorded
-// the report. If the report could change the reservation, its amount is then unknown, and send
-// keeps only the part that calls in flight use.
+// the report. If the report could change the reservation, the reserved amount is then unknown, and
+// send keeps only the part that calls in flight use.
 func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant, error) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()

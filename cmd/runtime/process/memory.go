@@ -22,7 +22,7 @@ func WatchMemory(cgroups string) Memory { return Memory{cgroups, killsIn(cgroups
 
 // RanOut reports whether there was an OOM kill in the container since WatchMemory was called. It
 // returns false if the kernel does not count OOM kills. The kernel counts a kill before the killed
-// process exits, so a reaped process is always counted.
+// process exits, so the kill of a reaped process is always counted.
 func (m Memory) RanOut() bool { return killsIn(m.cgroups) > m.before }
 
 func killsIn(cgroups string) (kills int) {
