@@ -60,7 +60,7 @@ func (a *agent) Notification(method string, params json.RawMessage) {
 	}
 }
 
-// Noise implements acp.Handler. It logs that the client sent a line that is not a message.
+// Noise implements acp.Handler.
 func (a *agent) Noise(string) {
 	fmt.Fprintln(os.Stderr, "agent: the client sent a line that is not a JSON-RPC message")
 }

@@ -12,21 +12,20 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// always is a value for Step.Times. It is larger than the number of requests that the agent sends.
+// always is a value for Step.Times that no test reaches.
 const always = 1000
 
 // fault is an error of the model, or of the connection to the model, during a turn.
 type fault struct {
-	name string
-	// steps are the model's responses to the requests of the turn.
+	name  string
 	steps []scriptedmodel.Step
 	args  []string
 	// kind is the kind of the turn's error; empty if the turn completes.
 	kind string
 	// message is a part of the error that the user sees.
 	message string
-	// retry is a part of the reason that the user sees while the agent waits before a retry; empty
-	// if the agent must not retry.
+	// retry is a part of the reason that the user sees before a retry; empty if the agent must not
+	// retry.
 	retry string
 	// requests is the expected number of requests to the model; 0 if it varies.
 	requests int

@@ -29,18 +29,16 @@ import (
 
 const (
 	beAgent = "PARLEY_TEST_BE_AGENT"
-	// killAt is an environment variable that holds a number of records. The agent kills itself with
-	// SIGKILL as soon as it has written this number of records to disk.
+	// killAt is an environment variable: the number of records on disk at which the agent kills
+	// itself with SIGKILL.
 	killAt = "PARLEY_TEST_KILL_AT"
-	// realTime is an environment variable. If it is set, the agent waits between retries in real
-	// time. Otherwise, the agent's clock jumps over the wait.
+	// realTime is an environment variable that makes the agent wait in real time between retries.
 	realTime    = "PARLEY_TEST_REAL_TIME"
 	placeholder = "a-placeholder-for-the-key"
 	timeout     = 30 * time.Second
 )
 
-// TestMain runs the agent instead of the tests if the variable beAgent is set. The agent therefore
-// need not be built separately.
+// TestMain runs the agent instead of the tests if the variable beAgent is set.
 func TestMain(m *testing.M) {
 	if os.Getenv(beAgent) == "" {
 		os.Exit(m.Run())

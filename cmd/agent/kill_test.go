@@ -134,8 +134,8 @@ func compare(t *testing.T, want, got outcome) {
 	}
 }
 
-// checkInterrupted checks a turn whose agent was killed during a tool call. The agent must not
-// repeat the call, and must tell the model that the call was interrupted.
+// checkInterrupted checks that the agent does not repeat an interrupted call, and tells the model
+// about it.
 func checkInterrupted(t *testing.T, s *fixture, c *client, want, got outcome) {
 	t.Helper()
 	if n := len(c.find(`"tool_call_update"`, `"failed"`, "interrupted by a restart")); n != 1 {

@@ -25,7 +25,6 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 		}
 		s := newScript(t, script)
 		c := s.launch(t, []string{"--model", model}).mustOpen()
-		// costs holds the number of input tokens of each turn.
 		var costs []int
 		seen, summaries, refused := 0, 0, 0
 		for turn := range turns {
@@ -73,8 +72,8 @@ func TestALongConversationFitsIntoASmallContext(t *testing.T) {
 	})
 }
 
-// The message fills more than half of the context and is never summarised. A summary can therefore
-// free only the space of the few steps after the message.
+// The message fills more than half of the context and is never summarised. A summary can free only
+// the space of the steps after the message.
 func TestSummariesStayRareAfterALongMessage(t *testing.T) {
 	t.Parallel()
 	const steps = 24

@@ -76,8 +76,8 @@ func TestAMessageDuringTheLastStepWaitsForTheNextPrompt(t *testing.T) {
 	}
 }
 
-// The client learns from an update that the agent took the message. If this update does not arrive,
-// the client sends the message again, for the same turn or as the prompt of the next turn.
+// If the client does not receive the confirmation of a message, it sends the message again: for the
+// same turn, or as the next prompt.
 func TestAKilledAgentDoesNotProcessAMessageTwice(t *testing.T) {
 	t.Parallel()
 	script := func(hold chan struct{}) *fixture {

@@ -103,8 +103,8 @@ func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 		p.System = []anthropic.TextBlockParam{{Text: r.System, CacheControl: cached}}
 	}
 	for i, tool := range r.Tools {
-		// Encode the schema here. The SDK would write the fields that it does not know in random
-		// order, and any change of the order invalidates the cache.
+		// Encode the schema here, because the SDK writes unknown fields in random order. Each new
+		// order would invalidate the cache.
 		encoded, _ := json.Marshal(tool.Schema) // cannot fail: schemas come from JSON or from this program
 		schema := param.Override[anthropic.ToolInputSchemaParam](json.RawMessage(encoded))
 		t := &anthropic.ToolParam{Name: tool.Name, Description: param.NewOpt(tool.Description), InputSchema: schema}

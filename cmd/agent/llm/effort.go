@@ -9,7 +9,7 @@ import (
 )
 
 // thinkingBudgets maps each reasoning effort to the number of tokens that Claude may spend on
-// thinking. The tokens of the answer are counted in addition.
+// thinking. The answer has its own limit.
 var thinkingBudgets = map[string]int64{"minimal": 1024, "low": 2048, "medium": 6000, "high": 12000, "xhigh": 16000}
 
 // takesBudget matches the Claude models that take a thinking budget in tokens. Later models take

@@ -31,8 +31,7 @@ const (
 	Stuck Kind = "stuck"
 )
 
-// The session's runtime sends these error types instead of a provider's response. They mean that a
-// limit of the session is exceeded, the model's settings are wrong, or the provider is unreachable.
+// These error types come from the session's runtime, which forwards the calls to the provider.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"

@@ -10,8 +10,7 @@ import (
 )
 
 // These fields in answers of the chat completions API must be sent back unchanged. They contain
-// Gemini's thought signatures, from Google or LiteLLM, and the signed reasoning from OpenRouter and
-// LiteLLM.
+// signatures or signed reasoning. Google, LiteLLM and OpenRouter use different fields.
 var (
 	callFields    = []string{"extra_content", "provider_specific_fields"}
 	messageFields = []string{"extra_content", "reasoning_details", "thinking_blocks"}
@@ -81,9 +80,9 @@ func (r Returned) add(extra map[string]any) {
 // model made.
 const unsigned = `{"google":{"thought_signature":"skip_thought_signature_validator"}}`
 
-// extraOfCall returns the extra fields of a call. The parameter own is true if the model that gets
-// the request also made the call. Only then do the extra fields include the call's Returned fields.
-// Gemini 3 requires a signature in the first call of a message.
+// extraOfCall returns the extra fields of a call. If own is set, the model that gets the request
+// also made the call, and gets the call's Returned fields back. Gemini 3 requires a signature in
+// the first call of a message.
 func (m *openAIModel) extraOfCall(call *Call, first, own bool) map[string]any {
 	extra := map[string]any{}
 	if own {

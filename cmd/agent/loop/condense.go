@@ -33,9 +33,9 @@ const (
 	maxCondensedOutput = 2000
 	// maxWords is the maximum number of words that the agent asks the model to write in a summary.
 	maxWords = 2000
-	// minSaved is the minimum number of tokens that a summary must save after the provider has
-	// refused a request as too long. The agent only estimates how many tokens a summary saves. The
-	// real number may be much higher than the estimate, so the minimum is small.
+	// minSaved is the minimum estimated saving of a summary, in tokens, after the provider has
+	// refused a request as too long. It is small, because the real saving may be much higher than
+	// the estimate.
 	minSaved = 200
 	// maxOverflows limits how many times the agent summarises the history for one request that the
 	// provider refuses as too long. maxSummaries limits the tries to get one summary from the
@@ -96,10 +96,9 @@ func estimate(messages []llm.Message) int {
 }
 
 // overflow handles the provider's error for a request that is too long. If the request has too many
-// bytes and contains older images, overflow removes these images. Otherwise, it records the learned
-// context window and summarises the history. If no summary can make the request fit, it returns an
-// error that tells the user why. The parameter times is the number of earlier overflows of the same
-// request.
+// bytes, overflow removes older images. If it has too many tokens, or no older images, overflow
+// summarises the history. It also records the context window, which it learns from the error. The
+// parameter times is the number of earlier overflows of the same request.
 func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) error {
 	if failure.TooLarge {
 		if removed, err := s.removeOlderImages(); removed || err != nil {
@@ -128,9 +127,8 @@ func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) e
 		s.window(), estimate([]llm.Message{s.state.latestMessage()}), s.overhead(ctx))}
 }
 
-// condense summarises the older part of the history if that saves enough tokens. An eighth of the
-// window is enough. If force is set, minSaved tokens are enough. If the settings disable summaries,
-// condense returns an error.
+// condense summarises the older part of the history if this saves an eighth of the window. If force
+// is set, a saving of minSaved tokens is enough.
 func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err error) {
 	if !s.options.Condense {
 		return false, &llm.Error{Kind: llm.Context, Message: "The model's context is almost full, and summarising the " +
@@ -154,8 +152,8 @@ func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err
 // maxSummary is the maximum size of a summary in tokens.
 func (s *Session) maxSummary() int { return s.window() / 8 }
 
-// planCondensation returns the record of a condensation. The caller adds the summary. The plan
-// tries to leave 40% of the context free, and therefore may keep few recent messages, or none.
+// planCondensation returns the record of a condensation, without the summary. It leaves 40% of the
+// context free if possible, even if it can then keep no recent messages.
 func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	window, history := s.window(), s.state.history
 	r := turnlog.Record{Kind: turnlog.KindCondensed, MaxFirst: window / 16 * charactersPerToken}
@@ -170,8 +168,8 @@ func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	return r
 }
 
-// saved estimates how many tokens a condensation saves. It subtracts the user messages that stay,
-// and the summary, from the older messages. The summary does not exist yet. Its assumed size is a
+// saved estimates how many tokens a condensation saves. It subtracts the summary and the user
+// messages that stay from the older messages. The summary does not exist yet. Its assumed size is a
 // quarter of the older messages, at most maxSummary.
 func (s *Session) saved(r turnlog.Record, older []llm.Message) int {
 	stays := estimate(s.state.head(r))

@@ -47,7 +47,7 @@ func systemName() string {
 	content, _ := os.ReadFile("/etc/os-release") // empty if the image lacks this file
 	for line := range strings.Lines(string(content)) {
 		if name, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
-			return fact(strings.Trim(strings.TrimSpace(name), `"'`))
+			return cleanName(strings.Trim(strings.TrimSpace(name), `"'`))
 		}
 	}
 	return runtime.GOOS
@@ -80,7 +80,7 @@ func describeRepository(ctx context.Context, dir string) string {
 		}
 	}
 	text := fmt.Sprintf(" At that time, the working directory was a git repository on the branch %s. Files with "+
-		"uncommitted changes: %d.", fact(branch), changed)
+		"uncommitted changes: %d.", cleanName(branch), changed)
 	remote, _ := git("config", "--get", "remote.origin.url") // not every repository has a remote
 	if name := remoteName(remote); name != "" {
 		text += " Its remote origin is " + name + "."
@@ -93,18 +93,18 @@ func describeRepository(ctx context.Context, dir string) string {
 func remoteName(remote string) string {
 	remote = strings.TrimSuffix(remote, ".git")
 	if u, err := url.Parse(remote); err == nil && u.Host != "" {
-		return fact(u.Host + u.Path)
+		return cleanName(u.Host + u.Path)
 	}
 	host, path, ok := strings.Cut(remote, ":") // user@host:path
 	if !ok || strings.Contains(host, "/") || strings.HasPrefix(path, "//") {
 		return ""
 	}
-	return fact(host[strings.LastIndex(host, "@")+1:] + "/" + path)
+	return cleanName(host[strings.LastIndex(host, "@")+1:] + "/" + path)
 }
 
-// fact shortens a name and removes its control characters, because an image or a repository can
-// contain any name.
-func fact(name string) string {
+// cleanName shortens a name and removes its control characters, because an image or a repository
+// can contain any name.
+func cleanName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return -1

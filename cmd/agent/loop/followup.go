@@ -25,15 +25,15 @@ var errEmptyAnswers = &llm.Error{Kind: llm.Provider, Message: "The model answere
 func (s *Session) followUp() (bool, error) {
 	text := ""
 	switch {
-	case s.state.stop == llm.StopLength && s.state.cut > maxContinuations:
+	case s.state.stop == llm.StopLength && s.state.cutAnswers > maxContinuations:
 		return false, nil
-	case s.state.stop == llm.StopLength && s.state.empty > 0:
+	case s.state.stop == llm.StopLength && s.state.emptyAnswers > 0:
 		text = shortenAnswer
 	case s.state.stop == llm.StopLength:
 		text = continueAnswer
-	case s.state.stop == llm.StopRefusal || s.state.empty == 0:
+	case s.state.stop == llm.StopRefusal || s.state.emptyAnswers == 0:
 		return false, nil
-	case s.state.empty == 1:
+	case s.state.emptyAnswers == 1:
 		text = answerEmpty
 	default:
 		return false, errEmptyAnswers
@@ -44,13 +44,13 @@ func (s *Session) followUp() (bool, error) {
 
 func (s *state) countAnswer(r turnlog.Record) {
 	if blank := len(r.Answer.Message.Calls()) == 0 && r.Answer.Message.Text() == "" && r.Replayed == 0; blank {
-		s.empty++
+		s.emptyAnswers++
 	} else {
-		s.empty = 0
+		s.emptyAnswers = 0
 	}
 	if r.Answer.Stop == llm.StopLength {
-		s.cut++
+		s.cutAnswers++
 	} else {
-		s.cut = 0
+		s.cutAnswers = 0
 	}
 }

@@ -273,8 +273,7 @@ func directories(cwd string, paths []string, isRepository func(dir string) bool)
 	return list
 }
 
-// announce sends each of these notices to the user, except those that the user has already
-// received.
+// announce sends those notices that the user has not received yet.
 func (s *Session) announce(notices ...string) error {
 	for _, text := range notices {
 		if text == "" || s.state.notices[text] {

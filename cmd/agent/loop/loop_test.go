@@ -51,8 +51,7 @@ func calls(names ...string) llm.Answer {
 	return answer
 }
 
-// client stores all updates, and responds to each permission request with the outcome in its field
-// answer.
+// client stores all updates. Its field answer is the response to each permission request.
 type client struct {
 	mu      sync.Mutex
 	updates []string

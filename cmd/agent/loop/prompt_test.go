@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// The test has no tokenizer and counts three bytes as one token. The tokenizers of current models
-// need at least four bytes of English text for a token, so the real number is lower.
+// The test counts three bytes as one token. Current tokenizers need at least four bytes of English
+// text for a token, so the real number is lower.
 func TestTheSystemPromptHasAtMost2500Tokens(t *testing.T) {
 	environment := "- " + strings.Join(programs, ", ") + strings.Repeat("x", 3*maxFact) + strings.Repeat(" word", 100)
 	if size := len(systemPrompt("/workspace/repository", environment, "")) / 3; size > 2500 {

@@ -70,8 +70,8 @@ func TestEarlierImagesAreRemovedFromATooLargeRequest(t *testing.T) {
 	}
 }
 
-// When the next message arrives, the images of the failed turn are older than the latest message.
-// The agent may therefore remove them.
+// After the next message, the images of the failed turn are older images, which the agent may
+// remove.
 func TestAMessageWorksAfterATurnWithTooManyImages(t *testing.T) {
 	tooLarge := &llm.Error{Kind: llm.Context, Message: "too large", TooLarge: true}
 	m := &script{steps: []any{calls(`str_replace_editor {"command":"view","path":"p.png"}`), tooLarge, tooLarge,

@@ -46,9 +46,9 @@ type state struct {
 	// IDs of the last answer's calls that have started.
 	allowed, begun map[string]bool
 	stop           llm.Stop
-	// The field empty is the number of empty answers in a row. The field cut is the number of
-	// answers in a row that reached their maximum length.
-	empty, cut int
+	// emptyAnswers counts the empty answers in a row. cutAnswers counts the answers in a row that
+	// reached their maximum length.
+	emptyAnswers, cutAnswers int
 	// used is the number of tokens that the model last reported. usedAt is the number of messages that
 	// the history had at that time.
 	used, usedAt int
@@ -108,7 +108,7 @@ func (s *state) apply(r turnlog.Record) {
 }
 
 func (s *state) prompt(r turnlog.Record) {
-	s.turnOpen, s.steps, s.empty, s.cut = true, nil, 0, 0
+	s.turnOpen, s.steps, s.emptyAnswers, s.cutAnswers = true, nil, 0, 0
 	if r.Turn != "" {
 		s.turnID = r.Turn
 	}

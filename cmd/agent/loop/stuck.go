@@ -13,8 +13,8 @@ import (
 // it has alternated this number of times between the same two steps.
 const maxRepeats = 4
 
-// step is an answer with tool calls, together with the results of the calls. The digest covers the
-// calls and the results. tool is the name of the first called tool.
+// step is an answer with tool calls and their results. The digest covers the calls and the results.
+// tool is the name of the first called tool.
 type step struct {
 	digest, tool string
 }

@@ -136,9 +136,8 @@ func (s *Shell) await(ctx context.Context, timeout time.Duration) Outcome {
 	return outcome
 }
 
-// paths returns the words of a command as absolute paths. It resolves relative paths against dir.
-// Most words are not paths, and some paths are split into several words. The result is therefore
-// only a guess at the paths that the command uses.
+// paths guesses the paths that a command uses. It resolves the first maxWords words of the command
+// against dir, although most words are not paths.
 func paths(command, dir string) []string {
 	words := strings.FieldsFunc(command, func(r rune) bool {
 		return unicode.IsSpace(r) || strings.ContainsRune("\"'`;&|<>(){}=$,:", r)

@@ -194,10 +194,10 @@ func (o *output) add(piece []byte) {
 	}
 }
 
-// awaitRest is called after the shell has exited. It first waits for the end of the pipe, because
-// processes that were interrupted together with the shell may still write output. This wait takes
-// at most outputGrace, because a background process may hold the pipe open for ever. Then awaitRest
-// waits until the reader has read the output that is left in the pipe.
+// awaitRest waits for the last output after the shell has exited. Processes that were interrupted
+// together with the shell may still write, so awaitRest waits for the end of the pipe. It waits at
+// most outputGrace, because a background process may hold the pipe open for ever. Then it waits
+// until the reader has read the remaining output.
 func (o *output) awaitRest(pipe *os.File) {
 	select {
 	case <-o.closed:
@@ -231,10 +231,9 @@ func (o *output) take(running bool) string {
 	return text
 }
 
-// end returns the last part of the output, without any output that the method take has returned. If
-// no output has arrived since the previous call of end, grown is false and the text is empty. The
-// text may end within a secret. If its last characters may be the beginning of a secret, the
-// runtime removes them.
+// end returns the last part of the output that the method take has not returned. If no output has
+// arrived since the previous call of end, grown is false and the text is empty. The text may end
+// with a part of a secret, which the runtime removes.
 func (o *output) end() (text string, grown bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

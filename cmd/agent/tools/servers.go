@@ -53,7 +53,6 @@ func Connect(ctx context.Context, servers []acp.MCPServer) (*Servers, error) {
 	return s, nil
 }
 
-// headers is a transport that adds headers to each request.
 type headers []acp.Header
 
 func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {

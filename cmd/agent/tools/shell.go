@@ -203,7 +203,6 @@ while IFS= read -r __parley_f <&3; do
 done`
 }
 
-// wait waits until the running command ends, but not longer than the timeout.
 func (s *Shell) wait(ctx context.Context, timeout time.Duration) (end completion, done bool) {
 	timer, progress := time.NewTimer(timeout), time.NewTicker(progressInterval)
 	defer timer.Stop()

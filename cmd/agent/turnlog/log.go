@@ -253,8 +253,8 @@ func (l *Log) seek() error {
 	return err
 }
 
-// Close closes the log. Later calls of Append fail. The end of a running turn is therefore not
-// recorded, and the next process resumes the turn.
+// Close closes the log. Later calls of Append fail, so the end of a running turn is not recorded.
+// The next process resumes the turn.
 func (l *Log) Close() error { return l.file.Close() }
 
 // lockTimeout limits the wait for another process to release a log. Tests change it.
