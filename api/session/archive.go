@@ -29,9 +29,9 @@ const (
 	ArchiveRoot   = "/sessions/"
 	ArchiveEvents = "/events"
 	ArchiveEnd    = "/end"
-	// ArchiveAside receives a POST that closes the archived journal and starts a new journal. The
+	// ArchiveNewJournal receives a POST that closes the archived journal and starts a new one. The
 	// closed journal stays readable.
-	ArchiveAside = "/aside"
+	ArchiveNewJournal = "/aside"
 	// ArchiveTurn receives the outcome of the session's last turn, as a TurnReport.
 	ArchiveTurn = "/turn"
 )

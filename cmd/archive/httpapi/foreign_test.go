@@ -19,7 +19,7 @@ func TestASessionCannotUseTheArchivedDataOfAnotherSession(t *testing.T) {
 	for _, call := range [][2]string{
 		{http.MethodGet, ""},
 		{http.MethodGet, session.ArchiveEvents}, {http.MethodPost, session.ArchiveEvents},
-		{http.MethodPost, session.ArchiveAside},
+		{http.MethodPost, session.ArchiveNewJournal},
 		{http.MethodGet, session.ArchiveEnd}, {http.MethodPost, session.ArchiveEnd},
 		{http.MethodPost, session.ArchiveClaim},
 		{http.MethodGet, session.ArchiveSnapshot}, {http.MethodPost, session.ArchiveSnapshot},

@@ -12,7 +12,7 @@ import (
 // FuzzUpload uploads arbitrary bodies with the token of a session. The archive stores or refuses
 // each body, and stays readable.
 func FuzzUpload(f *testing.F) {
-	paths := []string{session.ArchiveEvents, session.ArchiveAside, session.ArchiveEnd, session.ArchiveClaim,
+	paths := []string{session.ArchiveEvents, session.ArchiveNewJournal, session.ArchiveEnd, session.ArchiveClaim,
 		session.ArchiveTurn, session.ArchiveSnapshot, session.ArchiveSnapshot + "/1-0123456789abcdef/0"}
 	for at := range paths {
 		for _, seed := range [][2]string{

@@ -89,7 +89,7 @@ func NewHandler(store *store.Store, conversations Conversations,
 	mux.HandleFunc("GET "+at, h.authenticated(answered(h.position)))
 	mux.HandleFunc("GET "+at+session.ArchiveEvents, h.authenticated(h.limited(h.events)))
 	mux.HandleFunc("POST "+at+session.ArchiveEvents, h.authenticated(answered(h.append)))
-	mux.HandleFunc("POST "+at+session.ArchiveAside, h.authenticated(answered(h.aside)))
+	mux.HandleFunc("POST "+at+session.ArchiveNewJournal, h.authenticated(answered(h.startJournal)))
 	mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.limited(h.ending)))
 	mux.HandleFunc("POST "+at+session.ArchiveEnd, h.authenticated(answered(h.end)))
 	mux.HandleFunc("POST "+at+session.ArchiveClaim, h.authenticated(answered(h.claim)))
@@ -300,9 +300,9 @@ func (h *handler) append(ctx context.Context, c call) (any, error) {
 		Previous: query.Get(session.ArchivePrevious), From: from, Lines: c.body})
 }
 
-// aside starts a new journal and keeps the old journal.
-func (h *handler) aside(ctx context.Context, c call) (any, error) {
-	return session.ArchivePosition{}, h.store.Aside(ctx, c.uid, c.attempt)
+// startJournal starts a new journal and keeps the old journal.
+func (h *handler) startJournal(ctx context.Context, c call) (any, error) {
+	return session.ArchivePosition{}, h.store.StartJournal(ctx, c.uid, c.attempt)
 }
 
 func (h *handler) end(ctx context.Context, c call) (any, error) {

@@ -132,7 +132,7 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 			earlier: store.ErrNothing.Error(),
 		},
 		"the later attempt starts a new journal": {
-			concurrent: beginAnew,
+			concurrent: storeNextJournal,
 			write: func(ctx context.Context, s archivetest.Store) error {
 				_, err := s.Append(ctx, "u", 1, batch)
 				return err
@@ -141,8 +141,8 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 			current: string(archivetest.OtherLines(0, 8)), earlier: string(archivetest.Lines(0, 6)),
 		},
 		"both start a new journal": {
-			concurrent: beginAnew,
-			write:      func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
+			concurrent: storeNextJournal,
+			write:      func(ctx context.Context, s archivetest.Store) error { return s.StartJournal(ctx, "u", 1) },
 			want:       store.ErrSuperseded,
 			current:    string(archivetest.OtherLines(0, 8)), earlier: string(archivetest.Lines(0, 3)),
 		},
@@ -186,9 +186,9 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	}
 }
 
-// beginAnew starts a new journal for the second attempt and stores two batches in it.
-func beginAnew(ctx context.Context, s archivetest.Store) error {
-	err := s.Aside(ctx, "u", 2)
+// storeNextJournal starts a new journal for the second attempt and stores two batches in it.
+func storeNextJournal(ctx context.Context, s archivetest.Store) error {
+	err := s.StartJournal(ctx, "u", 2)
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {
 		if err == nil {
 			_, err = s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.NameOf(archivetest.OtherLines(0, 1)), From: part[0],

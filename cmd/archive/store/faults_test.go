@@ -151,7 +151,7 @@ func TestAFinalReportDoesNotRestoreAnEarlierJournal(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			if err := s.Aside(t.Context(), "u", 0); err != nil {
+			if err := s.StartJournal(t.Context(), "u", 0); err != nil {
 				t.Error(err)
 			}
 			batch := store.Batch{Journal: fresh, Lines: archivetest.OtherLines(0, 2)}

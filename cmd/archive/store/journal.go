@@ -157,9 +157,9 @@ func (s *Store) copySegments(ctx context.Context, all []segment, next int, to io
 	return next, nil
 }
 
-// Aside ends the current journal, because an attempt of the session found no journal and started a
-// new one. The new journal has different events with the same IDs. Both journals are stored.
-func (s *Store) Aside(ctx context.Context, uid string, attempt int) error {
+// StartJournal starts a new journal, and keeps the current journal as an earlier journal. A session
+// needs this if its own journal differs from the stored journal: their events have the same IDs.
+func (s *Store) StartJournal(ctx context.Context, uid string, attempt int) error {
 	return retryChanged(func() error {
 		now, err := s.extentOf(ctx, uid)
 		if err != nil {

@@ -71,8 +71,8 @@ func TestSegments(t *testing.T, address string) {
 	}
 }
 
-// TestEarlierJournalIsKept checks that a session can store a new journal after the method Aside has
-// closed the earlier journal, and that both journals stay readable.
+// TestEarlierJournalIsKept checks that a session can store a new journal after a call of
+// StartJournal, and that both journals stay readable.
 func TestEarlierJournalIsKept(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)
@@ -83,7 +83,7 @@ func TestEarlierJournalIsKept(t *testing.T, address string) {
 		t.Errorf("another journal: %v", err)
 	}
 	for range 2 { // the second is a retry after a lost response
-		if err := s.Aside(t.Context(), "u", 0); err != nil {
+		if err := s.StartJournal(t.Context(), "u", 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,7 +95,7 @@ func TestEarlierJournalIsKept(t *testing.T, address string) {
 		position != want {
 		t.Errorf("the position is %+v, %v, want %+v", position, err, want)
 	}
-	if err := s.Aside(t.Context(), "none", 0); err != nil {
+	if err := s.StartJournal(t.Context(), "none", 0); err != nil {
 		t.Errorf("closing a missing journal: %v", err)
 	}
 	remote, key := Serve(t, s, "u")

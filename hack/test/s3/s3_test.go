@@ -96,7 +96,7 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 		},
 		"both attempts close the journal": {
 			path: "/u/events-1/000000000000", concurrent: startNewJournal, want: store.ErrSuperseded,
-			write: func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
+			write: func(ctx context.Context, s archivetest.Store) error { return s.StartJournal(ctx, "u", 1) },
 			ids:   "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.OtherLines(7, 8)),
 		},
 		"both attempts send an ending": {
@@ -165,7 +165,7 @@ func appendAsAttempt2(ctx context.Context, s archivetest.Store) error {
 
 // startNewJournal closes the current journal and starts a new journal, in the name of attempt 2.
 func startNewJournal(ctx context.Context, s archivetest.Store) error {
-	err := s.Aside(ctx, "u", 2)
+	err := s.StartJournal(ctx, "u", 2)
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {
 		if err == nil {
 			_, err = s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.NameOf(archivetest.OtherLines(0, 1)), From: part[0],
