@@ -35,10 +35,10 @@ func (c *conversations) CheckAttempt(ctx context.Context, uid string, attempt in
 }
 
 // checkAttempt returns an error unless the pod of an attempt may still run. A pod may upload its
-// last state after the status shows the session as stopped. The attempt therefore counts as ended
-// only when its pod is gone. While the current attempt starts, the pod of the previous attempt may
-// still upload. The archive therefore accepts both attempts until the current attempt runs. As soon
-// as the current attempt writes, store.claim refuses further writes of the previous attempt.
+// last state after the status shows the session as stopped. An attempt therefore ends only when its
+// pod is gone. While the current attempt starts, the archive also accepts the previous attempt,
+// whose pod may still upload. When the current attempt writes, store.claim starts to refuse the
+// previous attempt.
 func checkAttempt(s *v1alpha1.ConversationStatus, attempt int) error {
 	current := max(1, int(s.Attempt))
 	// The process of an Idle or Completed session has exited. Its pod exists only for its logs. A

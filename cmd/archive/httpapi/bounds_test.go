@@ -23,9 +23,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// stallUpload begins an upload of the largest permitted size and does not finish it. It returns the status
-// code of the response: 100 if the archive has counted the upload and waits for its body, or 429 if
-// the archive refuses the upload.
+// stallUpload begins an upload of the largest permitted size and does not finish it. It returns the
+// status code: 100 if the archive waits for the body, or 429 if it refuses the upload.
 func stallUpload(t *testing.T, address string, key ed25519.PrivateKey, uid string) (status string) {
 	t.Helper()
 	token, err := archivetest.Signer(key, session.AudienceArchive)(uid)
@@ -211,7 +210,6 @@ func TestReadingTheJournalPositionTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// Readers of many conversations of one owner leave slots for the readers of other owners.
 func TestReadersOfOneOwnerDoNotBlockOtherOwners(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	conversations := []string{"ada-1", "ada-2", "ada-3", "ada-4", "ada-5", "bob-1"}

@@ -163,8 +163,8 @@ func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFu
 	}
 }
 
-// readBody reads the body of a call. Cost reports have a budget of their own, because model calls
-// wait for cost reports. A cost report must therefore not wait for uploads of the same owner.
+// readBody reads the body of a call. A cost report has a budget of its own and does not wait for
+// the owner's uploads, because model calls wait for the report.
 func (h *handler) readBody(c call) (body []byte, done func(), err error) {
 	if c.survives {
 		return h.spending.ReadBody(c.Request, c.uid)
@@ -281,8 +281,8 @@ func (h *handler) copyObject(w http.ResponseWriter, contentType string,
 	return end(to, err)
 }
 
-// end ends a response. If an error occurs after the first byte, the client must see that the
-// response is incomplete.
+// end ends a response. If an error occurs after the first byte, end aborts the connection, so that
+// the client sees that the response is incomplete.
 func end(to *deadline.Writer, err error) error {
 	if err != nil && to.Begun {
 		panic(http.ErrAbortHandler)

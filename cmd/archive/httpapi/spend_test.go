@@ -81,7 +81,6 @@ func TestTheTokenDecidesWhoPays(t *testing.T) {
 	}
 }
 
-// The session of a deleted conversation reports its last costs.
 func TestTheCostsOfADeletedConversationAreRecorded(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
@@ -139,7 +138,6 @@ func TestOnlyTheFacadeReadsUsage(t *testing.T) {
 	}
 }
 
-// metric returns the value of a metric in the registry of this process.
 func metric(t *testing.T, name string, labels map[string]string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -190,8 +188,7 @@ func TestMetricsShowCostsAndRefusalsByNamespace(t *testing.T) {
 	}
 }
 
-// Model calls of a user wait for reports of costs, so such a report must not wait for the user's
-// uploads.
+// Model calls of a user wait for reports of costs.
 func TestReportsOfCostsDoNotWaitForUploads(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u-0 u-1")

@@ -225,7 +225,6 @@ func TestAFailedWriteLosesNothing(t *testing.T) {
 	}
 }
 
-// If a session reports its end repeatedly, only the ending is written again.
 func TestRepeatedFinalReportsRewriteNoEvents(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))

@@ -83,8 +83,7 @@ func (f *faulty) put(ctx context.Context, key, contentType string, content []byt
 }
 
 // HoldWrites makes writes of objects with a key prefix wait until the channel held is closed. The
-// returned function returns how many writes have finished: first for objects without the prefix,
-// then for objects with the prefix.
+// function written returns the number of finished writes without and with the prefix.
 func (s *Store) HoldWrites(prefix string, held <-chan struct{}) (written func() (others, these int64)) {
 	h := &holding{bucket: s.bucket, prefix: prefix, held: held}
 	s.bucket = h

@@ -59,7 +59,7 @@ func TestAnUnreadableDirectoryIsNotReportedAsEmpty(t *testing.T) {
 
 // The pod of a superseded attempt may run on a disconnected node. When the node reconnects, the pod
 // may call any archive process.
-func TestASupersededAttemptStaysSuperseded(t *testing.T) {
+func TestEveryProcessRefusesASupersededAttempt(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	one, other := archivetest.Open(t, address), archivetest.Open(t, address)

@@ -64,7 +64,6 @@ func TestATornSegmentIsRewritten(t *testing.T) {
 	}
 }
 
-// A write that was interrupted by a crash is never visible.
 func TestInterruptedWritesAreInvisible(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)

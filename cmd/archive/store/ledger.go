@@ -335,8 +335,8 @@ type ownerAmounts struct {
 // last two days.
 const keptDays = 3
 
-// in() returns the amounts of the ledger's owner in a namespace.
-func (l *ledger) in(namespace string) ownerAmounts {
+// amountsIn returns the amounts of the ledger's owner in a namespace.
+func (l *ledger) amountsIn(namespace string) ownerAmounts {
 	days := l.used(namespace)
 	kept := ownerAmounts{Owner: l.Owner, Version: l.Version, Month: sumOf(days)}
 	names := slices.Sorted(maps.Keys(days))
@@ -347,8 +347,8 @@ func (l *ledger) in(namespace string) ownerAmounts {
 	return kept
 }
 
-// others() returns the amounts of all owners, except the owner with this hash.
-func (n *namespaceLedger) others(hash, today string) (sum amounts) {
+// amountsExcept returns the amounts of all owners, except the owner with this hash.
+func (n *namespaceLedger) amountsExcept(hash, today string) (sum amounts) {
 	for of, owner := range n.Owners {
 		if of != hash {
 			sum.day, sum.month = sum.day.Plus(owner.Days[today]), sum.month.Plus(owner.Month)
@@ -357,10 +357,8 @@ func (n *namespaceLedger) others(hash, today string) (sum amounts) {
 	return sum
 }
 
-// within reports whether the amounts are within the limits.
 func (a amounts) within(limits session.SpendLimits) bool {
 	return (limits.Day == 0 || a.day <= limits.Day) && (limits.Month == 0 || a.month <= limits.Month)
 }
 
-// monthOf returns the month of a day.
 func monthOf(day string) string { return day[:strings.LastIndexByte(day, '-')] }

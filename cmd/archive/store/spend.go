@@ -33,7 +33,6 @@ const (
 // ErrNoReport is the error of a malformed report.
 var ErrNoReport = errors.New("the body is not a report of costs")
 
-// errOverLimit says that the namespace's limit does not allow a reservation.
 var errOverLimit = errors.New("the limit of the namespace is reached")
 
 func ownerHash(owner string) string {
@@ -144,7 +143,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 				l.end(p)
 			}
 			return true, nil
-		}, func(l *ledger) { of = l.in(by.Namespace) })
+		}, func(l *ledger) { of = l.amountsIn(by.Namespace) })
 		if err != nil {
 			return granted, false, err
 		}
@@ -171,7 +170,7 @@ func (s *Store) settle(ctx context.Context, by spender, report session.SpendRepo
 			l.end(p)
 		}
 		return err == nil, err
-	}, func(l *ledger) { of = l.in(by.Namespace) })
+	}, func(l *ledger) { of = l.amountsIn(by.Namespace) })
 	if err != nil || of.Version == 0 {
 		return err
 	}
@@ -185,7 +184,7 @@ func (s *Store) othersIn(ctx context.Context, by spender, month, today string) (
 	if err := readLedger(ctx, s, namespaceLedgerKey(by.Namespace, month), &n); err != nil {
 		return amounts{}, err
 	}
-	return n.others(ownerHash(by.Owner), today), nil
+	return n.amountsExcept(ownerHash(by.Owner), today), nil
 }
 
 // copyAmounts copies an owner's amounts to the ledger of the namespace, unless that ledger already
@@ -197,7 +196,7 @@ func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string
 	key := namespaceLedgerKey(by.Namespace, month)
 	err = s.namespaces.change(ctx, s.bucket, key, func(n *namespaceLedger) (bool, error) {
 		if by.PerNamespace != (session.SpendLimits{}) {
-			others = n.others(hash, today)
+			others = n.amountsExcept(hash, today)
 		}
 		of, stored := of, n.Owners[hash]
 		newer := of.Version > stored.Version

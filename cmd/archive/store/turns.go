@@ -25,14 +25,14 @@ const (
 	// of the object is the UID of the Conversation. One listing of turnsDir finds the outcomes of
 	// all Conversations. No UID equals "_turns".
 	turnsDir = "_turns"
-	// turnsInterval is the interval of listings while a reader waits. These listings find the
-	// reports that other processes received. turnsDelay is the delay between a report to this
-	// process and the next listing, so that many reports cause few listings. If listings are slow,
-	// both times grow: the pause after a listing is at least turnsShare times as long as the
-	// listing.
+	// turnsInterval is the interval of listings while a reader waits. Listings find the reports
+	// that other processes received.
 	turnsInterval = 2 * time.Second
-	turnsDelay    = 200 * time.Millisecond
-	turnsShare    = 10
+	// turnsDelay is the delay between a report to this process and the next listing, so that many
+	// reports cause few listings.
+	turnsDelay = 200 * time.Millisecond
+	// After a slow listing, the pause is at least turnsShare times as long as the listing.
+	turnsShare = 10
 	// turnReads is the number of concurrent reads of outcomes.
 	turnReads = 16
 )
