@@ -70,8 +70,8 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// run runs commands in a directory that contains .local and config, like the root of the
-// repository. Both are links.
+// run runs commands in a directory with links to .local and config, like the root of the
+// repository.
 func (i installation) run(t *testing.T, guide, commands string) (answers string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -116,8 +116,6 @@ func (r running) signal(t *testing.T, name string, sig syscall.Signal) {
 	t.Fatalf("no process %s", name)
 }
 
-// awaitEnd waits until the program and all its children have ended. It returns the program's exit
-// status.
 func (r running) awaitEnd(t *testing.T) syscall.WaitStatus {
 	t.Helper()
 	select {

@@ -92,7 +92,6 @@ func (i installation) clone(session, repository string) string {
 		filepath.Base(strings.TrimSuffix(repository, ".git")))
 }
 
-// keepsFiles checks that a session keeps its files when it is stopped and started again.
 func (i installation) keepsFiles(t *testing.T, c client.WithWatch, repository string) {
 	t.Helper()
 	states := watchStates(t, c, "kept")
@@ -194,8 +193,7 @@ func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.
 	return states
 }
 
-// awaitState waits for a status with this state. It fails if the session first reaches a state that
-// comes later in the order STARTING, RUNNING, STOPPED.
+// awaitState waits for a status with this state. It fails if the session skips this state.
 func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
 	want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
 	t.Helper()

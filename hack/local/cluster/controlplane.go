@@ -43,9 +43,9 @@ func (c *ControlPlane) URL() string {
 	return "https://" + net.JoinHostPort(cmp.Or(c.Address, "127.0.0.1"), strconv.Itoa(c.Ports[apiServerPort]))
 }
 
-// NewControlPlane makes the certificates of a control plane and assigns its ports. It stores the
-// certificates and the ports in the state directory. It also assigns a port to each of the given
-// names. It never assigns a reserved port.
+// NewControlPlane makes the certificates and assigns the ports of a control plane, and stores both
+// in the state directory. It also assigns a port to each of the given names. It never assigns a
+// reserved port.
 func NewControlPlane(binaries, state string, names []string, reserved ...int) (*ControlPlane, error) {
 	pki, err := EnsurePKI(filepath.Join(state, "pki"))
 	if err != nil {

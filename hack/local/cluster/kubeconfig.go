@@ -40,8 +40,8 @@ func Open(kubeconfig string) (*rest.Config, client.WithWatch, error) {
 	return config, opened, err
 }
 
-// WriteTokenKubeconfig writes a kubeconfig with a token file, which clients reread regularly. The
-// path of the token file is relative to the kubeconfig.
+// WriteTokenKubeconfig writes a kubeconfig that names a token file, relative to the kubeconfig.
+// Clients reread the token file regularly.
 func (c *ControlPlane) WriteTokenKubeconfig(path, tokenFile, context string) error {
 	return c.writeKubeconfig(path, context, &clientcmdapi.AuthInfo{TokenFile: tokenFile})
 }

@@ -43,8 +43,7 @@ func (p Probe) wait(ctx context.Context) error {
 	return Retry(ctx, probeInterval, p)
 }
 
-// Sleep waits for a duration. If the context ends first, Sleep returns the cause of the context's
-// end.
+// Sleep waits for a duration. If the context ends first, Sleep returns its cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -54,8 +53,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Retry calls a function until it succeeds or the context ends. Its error contains the cause of the
-// context's end and the function's last error.
+// Retry calls a function until it succeeds or the context ends. Its error contains the context's
+// cause and the function's last error.
 func Retry(ctx context.Context, interval time.Duration, call func(context.Context) error) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -17,7 +17,6 @@ import (
 	"time"
 )
 
-// repositoryName is the demo's repository on the git host.
 const repositoryName = "demo/hello"
 
 type pullRequest struct {

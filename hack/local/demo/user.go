@@ -28,8 +28,7 @@ const (
 	pollInterval = 100 * time.Millisecond
 )
 
-// user is the demo's own user. A separate user keeps the demo from changing the developer's
-// settings.
+// user is the demo's own user, so that the demo does not change the developer's settings.
 type user struct {
 	options
 	cluster client.Client
@@ -113,7 +112,6 @@ func (u *user) startConversation(ctx context.Context, host *gitHost) (id string,
 	return answer.ID, err
 }
 
-// waitRunning waits until the session runs, and prints each change of its state.
 func (u *user) waitRunning(ctx context.Context, id string) error {
 	said := ""
 	return until(ctx, func(ctx context.Context) (bool, error) {

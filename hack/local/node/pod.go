@@ -193,8 +193,8 @@ func (r *podRun) bind() error {
 	return err
 }
 
-// retry repeats a function until it succeeds. It reports an error only if the error's text differs
-// from the text of the previous error. It returns false if the pod's context ended.
+// retry repeats a function until it succeeds. It reports an error only if the text differs from the
+// previous error. It returns false if the pod's context ended.
 func (r *podRun) retry(try func() error, report func(error)) bool {
 	for reported := ""; ; {
 		err := try()

@@ -80,7 +80,7 @@ func newChecker(address string, c corev1.Container, p *corev1.Probe) *checker {
 		threshold: max(p.FailureThreshold, 1)}
 }
 
-// passes returns the current result of the probe. Its second argument is the previous result.
+// passes returns the current result of the probe. The parameter before is the previous result.
 func (c *checker) passes(ctx context.Context, before bool) bool {
 	if c.ask == nil || before && time.Now().Before(c.next) {
 		return before

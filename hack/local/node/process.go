@@ -160,8 +160,7 @@ func (r *podRun) environment() ([]string, error) {
 	return env, nil
 }
 
-// secretValue returns the value of a variable from a Secret. The map caches the Secrets that were
-// already read.
+// secretValue returns the value of a variable from a Secret. The map caches Secrets.
 func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*corev1.Secret) ([]byte, error) {
 	if read[ref.Name] == nil {
 		secret, err := r.node.Client.CoreV1().Secrets(r.pod.Namespace).Get(r.ctx, ref.Name, metav1.GetOptions{})

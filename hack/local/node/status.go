@@ -9,7 +9,6 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// observation is the state of a pod as the node sees it.
 type observation struct {
 	address  string                 // the pod's address; empty until its volumes exist
 	phase    corev1.PodPhase        // Pending, Running or Succeeded

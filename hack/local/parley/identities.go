@@ -73,7 +73,7 @@ func (i *Installation) RefreshTokens(ctx context.Context, say func(format string
 }
 
 // arguments returns the arguments of a process's Deployment, followed by the additional arguments.
-// If a flag occurs twice, its last value counts, so the additional arguments take precedence.
+// If a flag occurs twice, its last value counts.
 func (i *Installation) arguments(name string, additional ...string) []string {
 	return slices.Concat(i.workloads[name].Args, additional)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// Names of the ports that cluster.AssignPorts assigns. The list does not contain the facade's own
-// port, because FacadeAddress contains it.
+// Names of the ports that cluster.AssignPorts assigns. The facade's own port is in FacadeAddress
+// instead.
 const (
 	// WebhookPort is the name of the webhook's port.
 	WebhookPort        = "webhook"
@@ -97,9 +97,8 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// The archive's certificate and its key may be missing. They need no wait of their
-				// own: the manager writes them together with the authority's certificates, and this
-				// function waits for the authority's certificates.
+				// The archive's certificate and key may be missing. They need no wait: the manager
+				// writes them together with the authority's certificates, which are awaited.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}

@@ -106,9 +106,9 @@ const (
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
-// ofArchive returns the condition of an object. Most of the archive's objects exist only if the
-// archive is enabled, but its ServiceAccount and role always exist. For an object of another
-// component, ofArchive returns its second argument.
+// ofArchive returns the condition of an object. Most objects of the archive exist only if the
+// archive is enabled, but its ServiceAccount and role always exist. Other objects keep the given
+// condition.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when
@@ -154,13 +154,13 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 		}
 		return slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool { return names[fileName(o)] })
 	}
-	inNamespaces := b.objects(b.above("namespaced", "base", "components/namespaced"))
+	inNamespaces := b.objects(b.withComponent("namespaced", "base", "components/namespaced"))
 	parts := []part{
 		{clusterWide, without(everything, inNamespaces)},
 		{namespaced, without(inNamespaces, everything)},
 		{perNamespace, b.objects(b.tenant())},
 		{firstClass, b.objects(filepath.Join(config, "classes"))},
-		{"{{- if $.Values.certManager.enabled }}", without(b.objects(b.above("cert-manager", "base",
+		{"{{- if $.Values.certManager.enabled }}", without(b.objects(b.withComponent("cert-manager", "base",
 			"components/cert-manager")), everything)},
 	}
 	for _, component := range components {
@@ -213,9 +213,9 @@ func (b *builder) overlay(name, component string, resources ...string) string {
 	return b.write(name, lines, component, resources)
 }
 
-// above() writes a kustomization that adds a component to an existing kustomization. The component
-// then sees names that already contain the marks.
-func (b *builder) above(name, below, component string) string {
+// withComponent writes a kustomization that adds a component to an existing kustomization. The
+// component then sees names that already contain the marks.
+func (b *builder) withComponent(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
 

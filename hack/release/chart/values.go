@@ -9,7 +9,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// values replaces configurable fields with chart values.
 func (s *sheet) values() {
 	switch s.GetKind() {
 	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
@@ -63,8 +62,8 @@ func (s *sheet) claim() {
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// egress makes the ports of the API server configurable, in the rule with port 443. Only onboarding
-// needs the rule with port 9443, so the chart contains this rule only if sign-in is enabled.
+// egress makes the ports of the API server configurable, in the rule with port 443. The rule with
+// port 9443 exists only with sign-in, because only onboarding needs it.
 func (s *sheet) egress() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 
 type schema = apiextensionsv1.JSONSchemaProps
 
-// reference returns the chapter about a kind. The chapter contains tables of the spec, of the
-// status and of each nested object.
+// reference returns the chapter about a kind: tables of the spec, of the status and of nested
+// objects.
 func reference(crd *apiextensionsv1.CustomResourceDefinition) string {
 	names, top := crd.Spec.Names, crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 	text := &strings.Builder{}

@@ -102,7 +102,7 @@ func TestTheTarballIsAnOCILayoutWithTheImageName(t *testing.T) {
 	expectBuilt(t, o, byDigest)
 }
 
-// expectBuilt checks the file "built", from which `make build-installer` reads the image's digest.
+// expectBuilt checks the file from which `make build-installer` reads the image's digest.
 func expectBuilt(t *testing.T, o options, byDigest string) {
 	t.Helper()
 	built, err := os.ReadFile(filepath.Join(o.out, "built"))

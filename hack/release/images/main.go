@@ -131,8 +131,7 @@ func build(ctx context.Context, o options) (images, error) {
 	return built, err
 }
 
-// compile builds reproducible programs, which do not depend on the machine or the directory of the
-// source.
+// compile builds programs that do not depend on the machine or on the directory of the source.
 func compile(ctx context.Context, dir, architecture string, packages []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
