@@ -10,7 +10,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// reopen kills a client's agent, and loads the session in a new agent.
 func (s *fixture) reopen(t *testing.T, before *client, args ...string) *client {
 	t.Helper()
 	_ = before.cmd.Process.Kill()

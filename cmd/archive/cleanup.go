@@ -17,15 +17,14 @@ const (
 	// deleteTimeout limits the time to delete one Conversation's data. A later sweep deletes the
 	// remaining data.
 	deleteTimeout = 2 * time.Minute
-	// deletions is the number of concurrent deletions.
-	deletions = 4
+	maxDeletions  = 4
 )
 
 // cleanUp deletes the data of each deleted Conversation and sweeps periodically for missed
 // deletions.
 func cleanUp(ctx context.Context, archive *store.Store, known *conversations, retention time.Duration) {
 	log := ctrl.Log.WithName("cleanup")
-	slots := semaphore.NewWeighted(deletions)
+	slots := semaphore.NewWeighted(maxDeletions)
 	err := known.onDeletion(ctx, func(uid string) {
 		go func() {
 			if slots.Acquire(ctx, 1) != nil {

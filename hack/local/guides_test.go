@@ -10,7 +10,6 @@ import (
 	"testing"
 )
 
-// runnable matches code blocks marked as "sh runnable".
 var runnable = regexp.MustCompile("(?ms)^```sh runnable\n(.*?)^```$")
 
 // The test runs the commands of each document in order, in a cluster started by `make run`.

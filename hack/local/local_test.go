@@ -188,7 +188,6 @@ func (i installation) sessionKey(t *testing.T) string {
 	return string(key)
 }
 
-// signsInOnce checks that the sign-in link in the banner works only once.
 func (i installation) signsInOnce(t *testing.T) {
 	t.Helper()
 	_, rest, _ := strings.Cut(i.output(), "/signin#code=")

@@ -15,7 +15,6 @@ import (
 // requires a limit, and all current models support this value.
 const defaultMaxOutput = 16000
 
-// anthropicModel calls models through Anthropic's messages API.
 type anthropicModel struct {
 	messages  anthropic.MessageService
 	name, key string

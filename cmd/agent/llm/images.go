@@ -26,9 +26,8 @@ const (
 	jpegQuality = 85
 )
 
-// NewImage returns the image in a form that all APIs accept. It detects the format, and scales an
-// image that is too large. The error is shown to the model and explains why the model cannot see
-// the image.
+// NewImage returns the image in a form that all APIs accept, scaled if it is too large. The error
+// tells the model why it cannot see the image.
 func NewImage(data []byte) (*Image, error) {
 	kind := http.DetectContentType(data)
 	switch kind {

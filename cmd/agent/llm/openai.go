@@ -17,7 +17,6 @@ import (
 // reasoning. OpenAI's own server does not return it.
 const reasoningField = "reasoning_content"
 
-// openAIModel calls models through OpenAI's chat completions API.
 type openAIModel struct {
 	completions openai.ChatCompletionService
 	name, key   string

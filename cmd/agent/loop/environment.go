@@ -16,10 +16,9 @@ import (
 )
 
 const (
-	// gitTimeout limits the wait for the state of the repository.
 	gitTimeout = 2 * time.Second
-	// maxFact limits the length, in characters, of each name in the description of the environment.
-	maxFact = 200
+	// maxNameLength limits the length, in characters, of each name in the description of the environment.
+	maxNameLength = 200
 )
 
 // programs are the programs that the description of the environment names if the image has them.
@@ -111,5 +110,5 @@ func cleanName(name string) string {
 		}
 		return r
 	}, name)
-	return tools.Cut(name, maxFact)
+	return tools.Cut(name, maxNameLength)
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/tools"
 )
 
-// script is a model with scripted answers and errors.
 type script struct {
 	steps        []any // an llm.Answer, or an error
 	requests     []llm.Request

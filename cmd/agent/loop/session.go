@@ -170,8 +170,8 @@ func (s *Session) openTools(ctx context.Context, params acp.SessionParams) (err 
 func (s *Session) ID() string { return s.id }
 
 // Close ends the session's processes. It closes the log first. Otherwise, the end of a running
-// command would be recorded as a cancellation by the user. The log stays without the end of a
-// running turn, so the next process resumes the turn.
+// command would be recorded as a cancellation by the user. The end of a running turn is not
+// recorded either, so the next process resumes the turn.
 func (s *Session) Close() {
 	if s.log != nil {
 		_ = s.log.Close()

@@ -27,8 +27,7 @@ type state struct {
 	windows, imageRefusals map[string]int
 	// notices holds the notices that the user has received.
 	notices map[string]bool
-	// steps are the most recent steps of the turn.
-	steps []step
+	steps   []step
 	// known maps the names of the instruction files in the history to their texts. learned holds
 	// the instructions that the model gets after all results of the last answer's calls.
 	known   map[string]string
@@ -40,7 +39,6 @@ type state struct {
 	turnOpen bool
 	turnID   string
 	last     turnlog.Record
-	// replayed is the number of replayed events of the recording.
 	replayed int
 	// allowed holds the IDs of the last answer's calls that the user has allowed. begun holds the
 	// IDs of the last answer's calls that have started.
@@ -136,7 +134,6 @@ func (s *state) learn(r turnlog.Record) (parts []llm.Part) {
 	return parts
 }
 
-// isInstruction reports whether a part is the text of an instruction file.
 func (s *state) isInstruction(part llm.Part) bool {
 	return part.Text != "" && slices.Contains(slices.Collect(maps.Values(s.known)), part.Text)
 }

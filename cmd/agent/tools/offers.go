@@ -41,8 +41,7 @@ func (s *Set) LeftOut(ctx context.Context) string {
 }
 
 // reduced returns the tools that the model gets, and the tools that are left out. Each server keeps
-// the same number of tools, unless it has fewer. The name of a tool begins with the name of its
-// server.
+// the same number of tools, unless it has fewer.
 func (s *Set) reduced(ctx context.Context) (offered, left []*Tool) {
 	all := s.all(ctx)
 	if len(all) <= maxOffered {
@@ -50,7 +49,7 @@ func (s *Set) reduced(ctx context.Context) (offered, left []*Tool) {
 	}
 	servers := map[string][]*Tool{}
 	for _, tool := range all[len(s.own):] {
-		server, _, _ := strings.Cut(tool.Name, "_")
+		server, _, _ := strings.Cut(tool.Name, "_") // a tool's name begins with its server's name
 		servers[server] = append(servers[server], tool)
 	}
 	kept, room := map[*Tool]bool{}, maxOffered-len(s.own)

@@ -30,7 +30,6 @@ func newTestShell(t *testing.T, name, state, dir string) *Shell {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	// A test machine may lack one of the shells.
 	if s.program, err = exec.LookPath(name); err != nil {
 		t.Skip(name, "is not installed")
 	}

@@ -300,7 +300,6 @@ func (h *handler) append(ctx context.Context, c call) (any, error) {
 		Previous: query.Get(session.ArchivePrevious), From: from, Lines: c.body})
 }
 
-// startJournal starts a new journal and keeps the old journal.
 func (h *handler) startJournal(ctx context.Context, c call) (any, error) {
 	return session.ArchivePosition{}, h.store.StartJournal(ctx, c.uid, c.attempt)
 }

@@ -17,8 +17,7 @@ const (
 	// spendRate and spendBurst limit the reports of a session. A session near its limit sends one
 	// report for each call, and models in a cluster may answer fast.
 	spendRate, spendBurst = 100, 1000
-	// maxUsageReaders limits the concurrent queries for usage.
-	maxUsageReaders = 16
+	maxUsageReaders       = 16
 )
 
 // spendMoney records the costs of a session in the ledger and answers with a reservation. The owner

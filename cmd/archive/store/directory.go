@@ -136,8 +136,7 @@ func (d *directory) put(_ context.Context, key, _ string, content []byte, when c
 }
 
 // replace renames a written file to the path of an object if the condition holds. A lock on the
-// directory makes the check and the rename atomic, even if another process uses the same volume.
-// Sharing a volume is nevertheless not supported.
+// directory makes the check and the rename atomic, also between processes.
 func (d *directory) replace(written, path string, when condition) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

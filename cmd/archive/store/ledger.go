@@ -198,7 +198,6 @@ func (l *ledger) lines(visit func(day, namespace, model string, c counts)) {
 	}
 }
 
-// spent returns the costs in a namespace.
 func (l *ledger) spent(namespace string) (sum session.Dollars) {
 	l.lines(func(_, of, _ string, c counts) {
 		if of == namespace {

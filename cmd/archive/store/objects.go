@@ -25,7 +25,6 @@ type objects[T any] struct {
 	keys map[string]*changes[T] // the keys in use
 }
 
-// changes contains the changes of one object.
 type changes[T any] struct {
 	// writing contains a value while the object is being changed.
 	writing chan struct{}
@@ -33,7 +32,6 @@ type changes[T any] struct {
 	users   int
 }
 
-// change is a change of an object.
 type change[T any] struct {
 	// apply returns false, with or without an error, if it has not changed the object. It may be
 	// called several times, but at most one of the results is written.

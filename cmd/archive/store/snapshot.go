@@ -207,9 +207,9 @@ func (s *Store) checkChunks(ctx context.Context, uid string, of session.Snapshot
 	return nil
 }
 
-// sweepChunks removes the chunks of interrupted uploads. It removes only chunks that the previous
-// sweep also found. An upload takes much less time than the interval of sweeps, so these chunks do
-// not belong to a running upload.
+// sweepChunks removes the chunks of interrupted uploads: chunks that the previous sweep also found.
+// It removes no chunks of a running upload, because an upload takes much less time than the
+// interval of sweeps.
 func (s *Store) sweepChunks(ctx context.Context, ids map[string]map[string]bool) error {
 	before := s.leftovers
 	s.leftovers = map[string]bool{}

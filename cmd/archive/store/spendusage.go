@@ -95,7 +95,6 @@ func (l *ledger) addUsage(namespace string, sums *ledger) (totals session.UsageT
 	return totals
 }
 
-// ownersIn returns the owners with costs in a namespace.
 func (s *Store) ownersIn(ctx context.Context, namespace, month string) (owners []string, err error) {
 	var n namespaceLedger
 	if err := readLedger(ctx, s, namespaceLedgerKey(namespace, month), &n); err != nil {

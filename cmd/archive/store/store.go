@@ -1,6 +1,6 @@
-// Package store stores the data of sessions: their events, changes and costs. The data outlives
-// pods and workspaces. The UID of the Conversation is the key of its data. Several processes can
-// share a bucket. Concurrent writes still store each event exactly once and in order.
+// Package store stores the events, changes and costs of sessions, by the UID of the Conversation.
+// The data outlives pods and workspaces. Several processes can share a bucket: concurrent writes
+// still store each event exactly once and in order.
 package store
 
 import (

@@ -21,9 +21,8 @@ import (
 )
 
 const (
-	// turnsDir contains one object for each Conversation whose last turn has an outcome. The name
-	// of the object is the UID of the Conversation. One listing of turnsDir finds the outcomes of
-	// all Conversations. No UID equals "_turns".
+	// turnsDir contains the outcomes of last turns: one object for each Conversation, named by its
+	// UID. One listing of turnsDir finds all outcomes. No UID equals "_turns".
 	turnsDir = "_turns"
 	// turnsInterval is the interval of listings while a reader waits. Listings find the reports
 	// that other processes received.

@@ -108,7 +108,6 @@ func newTestNode(t *testing.T) *testNode {
 	return startNode(t, env.Namespace(t, nil), t.TempDir())
 }
 
-// sessionPod builds a pod like the session pods that the manager creates.
 func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, ProbeHandler: corev1.ProbeHandler{

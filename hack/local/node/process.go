@@ -176,9 +176,9 @@ func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*cor
 	return value, nil
 }
 
-// Kill kills the processes of all sessions whose pods have their directories in dir, and returns
-// their number. It finds a process by its variable PARLEY_SESSION_DIR, because a process can leave
-// its group. Other variables would also match a developer's shell or editor.
+// Kill kills the processes of the sessions whose pod directories are in dir, and returns the number
+// of killed processes. It finds a process by its variable PARLEY_SESSION_DIR, because a process can
+// leave its group. Other variables would also match a developer's shell or editor.
 func Kill(dir string) (killed int) {
 	prefix := []byte("PARLEY_SESSION_DIR=" + dir + "/")
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")

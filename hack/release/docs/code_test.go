@@ -36,7 +36,6 @@ func sources(t *testing.T) (files []*ast.File) {
 	return files
 }
 
-// calls returns all calls of functions and methods with these names.
 func calls(t *testing.T, names ...string) (found []*ast.CallExpr) {
 	t.Helper()
 	wanted := map[string]bool{}
