@@ -17,8 +17,8 @@ import (
 
 const (
 	gitTimeout = 2 * time.Second
-	// maxNameLength limits the length, in characters, of each name in the description of the environment.
-	maxNameLength = 200
+	// maxName limits the length, in characters, of each name in the description of the environment.
+	maxName = 200
 )
 
 // programs are the programs that the description of the environment names if the image has them.
@@ -110,5 +110,5 @@ func cleanName(name string) string {
 		}
 		return r
 	}, name)
-	return tools.Cut(name, maxNameLength)
+	return tools.Cut(name, maxName)
 }

@@ -14,7 +14,7 @@ import (
 // The test counts three bytes as one token. Current tokenizers need at least four bytes of English
 // text for a token, so the real number is lower.
 func TestTheSystemPromptHasAtMost2500Tokens(t *testing.T) {
-	environment := "- " + strings.Join(programs, ", ") + strings.Repeat("x", 3*maxNameLength) + strings.Repeat(" word", 100)
+	environment := "- " + strings.Join(programs, ", ") + strings.Repeat("x", 3*maxName) + strings.Repeat(" word", 100)
 	if size := len(systemPrompt("/workspace/repository", environment, "")) / 3; size > 2500 {
 		t.Errorf("the prompt has about %d tokens", size)
 	}

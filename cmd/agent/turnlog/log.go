@@ -122,8 +122,7 @@ type Knowledge struct {
 	Text string `json:"text"`
 }
 
-// Log is the open log of one session. Only one goroutine at a time may call its methods, except
-// Close, which any goroutine may call at any time.
+// Log is the open log of one session. Its methods must not be called concurrently, except Close.
 type Log struct {
 	file    *os.File
 	records int

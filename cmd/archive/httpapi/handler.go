@@ -128,10 +128,10 @@ type call struct {
 	attempt int
 	// spend says who pays for the session. It is nil for sessions of older versions.
 	spend *session.SpendClaims
-	// survives is set if the request is about costs, which stay stored after the Conversation is
-	// deleted. deleted is set in such a request if the Conversation no longer exists.
-	survives, deleted bool
-	body              []byte
+	// aboutCosts is set if the request is about costs, which outlive the Conversation. deleted is
+	// set in such a request if the Conversation no longer exists.
+	aboutCosts, deleted bool
+	body                []byte
 }
 
 func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
@@ -142,7 +142,7 @@ func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
 // Conversation and audience. The Conversation must exist, except for reports of costs.
 func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := call{Request: r, uid: r.PathValue("uid"), survives: strings.HasSuffix(r.Pattern, session.ArchiveSpend)}
+		c := call{Request: r, uid: r.PathValue("uid"), aboutCosts: strings.HasSuffix(r.Pattern, session.ArchiveSpend)}
 		c.attempt, _ = strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt))
 		err := h.authenticate(&c, audience)
 		if err == nil && r.Method == http.MethodPost {
@@ -166,7 +166,7 @@ func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFu
 // readBody reads the body of a call. A cost report has a budget of its own and does not wait for
 // the owner's uploads, because model calls wait for the report.
 func (h *handler) readBody(c call) (body []byte, done func(), err error) {
-	if c.survives {
+	if c.aboutCosts {
 		return h.spending.ReadBody(c.Request, c.uid)
 	}
 	if body, done, err = h.owners.ReadBody(c.Request, c.owner); err == nil {
@@ -197,7 +197,7 @@ func (h *handler) authenticate(c *call, audience string) error {
 	switch c.owner, err = h.conversations.OwnerOf(ctx, c.uid); {
 	case err != nil:
 		return answer.Unavailable
-	case c.owner == "" && c.survives && c.spend != nil:
+	case c.owner == "" && c.aboutCosts && c.spend != nil:
 		c.owner, c.deleted = c.spend.Owner, true
 		return nil
 	case c.owner == "":

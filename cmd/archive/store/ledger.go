@@ -10,7 +10,7 @@ import (
 )
 
 // ledger contains the costs and reservations of one owner in one month. Its methods are pure: they
-// neither read a clock nor the bucket.
+// read neither a clock nor the bucket.
 type ledger struct {
 	Owner string `json:"owner"`
 	// Version rises with each write.

@@ -25,8 +25,8 @@ type s3Bucket struct {
 	kmsKey       *string
 }
 
-// Values of the checksum parameters of the URL. A server that does not support the newer checksums
-// needs when_required.
+// These are the values of the URL's checksum parameters. A server that does not support the newer
+// checksums needs when_required.
 var (
 	requestChecksums = map[string]aws.RequestChecksumCalculation{
 		"when_supported": aws.RequestChecksumCalculationWhenSupported,

@@ -57,8 +57,8 @@ type turnObject struct {
 	turn    *session.ReportedTurn
 }
 
-// next() returns a channel that is closed at the next report.
-func (t *turns) next() <-chan struct{} {
+// nextReport returns a channel that is closed at the next report.
+func (t *turns) nextReport() <-chan struct{} {
 	t.wake.Lock()
 	defer t.wake.Unlock()
 	if t.changed == nil {
@@ -116,7 +116,7 @@ func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration
 	ended := time.NewTimer(wait)
 	defer ended.Stop()
 	for {
-		changed, began := s.turns.next(), time.Now() // before the listing, so that no report is missed
+		changed, began := s.turns.nextReport(), time.Now() // before the listing, so that no report is missed
 		list, now, err := s.listTurns(ctx, tag, after)
 		if err != nil || now != tag || wait <= 0 {
 			return list, now, err
