@@ -29,9 +29,8 @@ const (
 	userName       = "default"
 	userAccount    = "user"
 	managerUser    = "system:serviceaccount:parley-system:parley-manager"
-	// startTimeout limits the start of a cluster.
-	startTimeout = 5 * time.Minute
-	pollInterval = 50 * time.Millisecond
+	startTimeout   = 5 * time.Minute
+	pollInterval   = 50 * time.Millisecond
 
 	apiServer         = "kube-apiserver"
 	etcd              = "etcd"

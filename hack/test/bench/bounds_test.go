@@ -24,10 +24,8 @@ const (
 	// maxReads limits the manager's reads per Conversation. The manager reads the settings one
 	// time.
 	maxReads = 1.1
-	// maxAllocated limits the memory in KiB that the API server allocates per Conversation. It
-	// covers the requests of the client, the manager, the kubelet and Kubernetes' controllers. The
-	// measured value was 2,990 KiB. Of this value, the manager's event took 150 KiB, and the
-	// webhook and the admission policy for statuses took 300 KiB.
+	// maxAllocated limits the memory in KiB that the API server allocates per Conversation, for the
+	// requests of all clients. The measured value was 2,990 KiB.
 	maxAllocated = 3250
 )
 

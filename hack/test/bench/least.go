@@ -140,7 +140,6 @@ func (l *least) create(ctx context.Context, name string) error {
 	return err
 }
 
-// finish writes the status of each object whose pod became ready.
 func (l *least) finish(ctx context.Context) {
 	for {
 		select {

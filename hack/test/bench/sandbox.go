@@ -92,7 +92,6 @@ func (b *bed) startSandboxController(ctx context.Context, o options) error {
 	})
 }
 
-// sandboxObject returns an object of agent-sandbox.
 func sandboxObject(group schema.GroupVersion, kind, name string, spec map[string]any) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	object.SetGroupVersionKind(group.WithKind(kind))
@@ -117,7 +116,6 @@ func blueprint() (map[string]any, error) {
 	return map[string]any{"podTemplate": map[string]any{"spec": pod["spec"], "metadata": map[string]any{}}}, nil
 }
 
-// createSandboxPool creates a SandboxTemplate and a SandboxWarmPool of this size.
 func (b *bed) createSandboxPool(ctx context.Context, size int) error {
 	spec, err := blueprint()
 	if err != nil {
@@ -138,7 +136,6 @@ func (b *bed) createSandboxPool(ctx context.Context, size int) error {
 	return nil
 }
 
-// readySandboxes returns the number of ready Sandboxes in the pool.
 func (b *bed) readySandboxes(ctx context.Context) (int, error) {
 	pool := sandboxObject(extensionGroup, "SandboxWarmPool", sandboxName, nil)
 	if err := b.user.Get(ctx, client.ObjectKeyFromObject(pool), pool); err != nil {

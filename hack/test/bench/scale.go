@@ -23,7 +23,6 @@ import (
 // The manager has reconciled everything when it has been idle for this time.
 const idle = 2 * time.Second
 
-// measureScale measures a cluster with many running Conversations.
 func measureScale(ctx context.Context, b *bed, o options, r *report) error {
 	part := fmt.Sprintf("%s: %d running Conversations", partScale, o.live)
 	var there v1alpha1.ConversationList
@@ -173,8 +172,8 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 	return nil
 }
 
-// settle waits until the restarted manager is idle. It returns the manager's CPU time in ms, and
-// the time from the start of the manager until it became idle. begin is the time of this start.
+// settle waits until the manager is idle. It returns the manager's CPU time in ms, and the time
+// from begin until the manager became idle.
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {
@@ -193,7 +192,6 @@ func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, laste
 	return 0, 0, context.Cause(ctx)
 }
 
-// reconciles returns the number of times that the manager has reconciled a Conversation.
 func (b *bed) reconciles(ctx context.Context) (int, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.parley.ManagerMetrics(), http.NoBody)
 	if err != nil {

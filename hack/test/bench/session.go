@@ -209,7 +209,6 @@ func sessionProcesses() (map[int]string, error) {
 	return found, nil
 }
 
-// reportSessions reports the median and the range of each figure.
 func reportSessions(r *report, all []measuredSession) {
 	part := fmt.Sprintf("%s: %d sessions one after the other, as real processes, with a scripted model", partSession,
 		len(all))

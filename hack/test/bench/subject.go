@@ -18,7 +18,6 @@ import (
 // A measurement fails if no object becomes ready during this time.
 const arrivalTimeout = 2 * time.Minute
 
-// Names of the subjects.
 const (
 	conversations  = "Conversations"
 	barePods       = "bare pods"
@@ -109,7 +108,6 @@ type arrivals struct {
 	changed chan struct{}
 }
 
-// watchArrivals records arrivals until the context ends.
 func watchArrivals(ctx context.Context, s subject) (*arrivals, error) {
 	a := &arrivals{at: map[string]time.Time{}, last: time.Now(), changed: make(chan struct{})}
 	return a, keepWatching(ctx, s.follow, func(event watch.Event) {

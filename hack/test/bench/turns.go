@@ -44,7 +44,6 @@ type burstResult struct {
 	asked map[string]int
 }
 
-// measureBurst measures each contender in several rounds, always in a new cluster.
 func measureBurst(ctx context.Context, o options, r *report) error {
 	return compareBursts(ctx, o, r, partBurst, contenders(), conversations, barePods, sessionPods, minimalObjects)
 }

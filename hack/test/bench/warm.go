@@ -142,7 +142,6 @@ func (p pool) measure(ctx context.Context, o options) (result warmResult, err er
 	return result, err
 }
 
-// measureCrowd starts several objects at a time, and waits until the pool is full again.
 func (p pool) measureCrowd(ctx context.Context, b *bed, o options, result *warmResult) error {
 	before, err := b.usage()
 	if err != nil {
@@ -250,7 +249,6 @@ func reportWarm(r *report, o options, of map[string][]warmResult) {
 	})
 }
 
-// createWarmClass adds a pool of this size to the class of all Conversations.
 func (b *bed) createWarmClass(ctx context.Context, size int) error {
 	class := largeClass()
 	if err := b.parley.Client.Get(ctx, client.ObjectKeyFromObject(class), class); err != nil {
@@ -261,12 +259,10 @@ func (b *bed) createWarmClass(ctx context.Context, size int) error {
 	return b.parley.Client.Update(ctx, class)
 }
 
-// readyWarmPods returns the number of ready pods that wait for a session.
 func (b *bed) readyWarmPods(ctx context.Context) (int, error) {
 	return b.warmPodsOf(ctx, "SessionClass")
 }
 
-// warmConversations returns the number of Conversations that took a warm pod.
 func (b *bed) warmConversations(ctx context.Context) (int, error) {
 	return b.warmPodsOf(ctx, "Conversation")
 }

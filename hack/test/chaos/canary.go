@@ -38,7 +38,6 @@ func (s secretValues) findKey(text []byte) int {
 	return -1
 }
 
-// checkForKeys reports a key in a text that must contain no keys.
 func (r *report) checkForKeys(text []byte, where string) {
 	r.mu.Lock()
 	made := r.made
@@ -49,14 +48,12 @@ func (r *report) checkForKeys(text []byte, where string) {
 	}
 }
 
-// countScrape counts one more read of metrics.
 func (r *report) countScrape() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.scrapes++
 }
 
-// addKeys adds keys that the operator generated.
 func (r *report) addKeys(values ...[]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +63,6 @@ func (r *report) addKeys(values ...[]byte) {
 // crash matches the output of a Go process that panics.
 var crash = regexp.MustCompile(`(?m)^(panic: .*|fatal error: .*)$|"level":"(?:panic|dpanic)".*`)
 
-// checkLogs checks all logs for keys and crashes.
 func (i *installation) checkLogs(r *report, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
 	if err != nil {

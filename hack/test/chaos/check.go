@@ -36,8 +36,7 @@ type found struct {
 	secrets       map[types.NamespacedName]*corev1.Secret
 	podsOf        map[types.UID]*corev1.Pod // keyed by the UID of the Conversation
 	class         *v1alpha1.SessionClass
-	// uids holds the UIDs of all objects found. children are the objects that Parley creates for its
-	// own kinds.
+	// children are the objects that Parley creates for its own kinds.
 	uids     map[types.UID]bool
 	children []client.Object
 	// running is the number of running sessions by user.
@@ -173,7 +172,6 @@ func (t *conversation) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: t.user.namespace, Name: t.name}
 }
 
-// problems returns the problems of one conversation.
 func (t *conversation) problems(f *found) (all []problem) {
 	say := func(check, format string, args ...any) {
 		all = append(all, problem{check, fmt.Sprintf("%s ", t) + fmt.Sprintf(format, args...)})
@@ -220,7 +218,6 @@ func (t *conversation) problems(f *found) (all []problem) {
 	return all
 }
 
-// wrongState describes an error in a conversation's state, its pod or the Secret of its session.
 func (t *conversation) wrongState(c *v1alpha1.Conversation, f *found) string {
 	s := c.Status
 	session := types.NamespacedName{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
@@ -263,7 +260,6 @@ func (t *conversation) wrongRun(c *v1alpha1.Conversation, pod *corev1.Pod, secre
 	return ""
 }
 
-// problems returns the problems of a user's settings.
 func (u *user) problems(f *found) (all []problem) {
 	say := func(check, format string, args ...any) {
 		all = append(all, problem{check, fmt.Sprintf("settings of %s/%s: ", u.namespace, u.name) + fmt.Sprintf(format,

@@ -17,11 +17,10 @@ import (
 )
 
 const (
-	// claimTimeout limits how long a kill waits for a claim.
 	claimTimeout = 8 * time.Second
-	// longestAim is the longest time from a claim to the kill that waited for this claim. Most
-	// sessions take longer to start.
-	longestAim = 100 * time.Millisecond
+	// maxKillDelay limits the delay between a claim and its kill. Most sessions take longer to
+	// start.
+	maxKillDelay = 100 * time.Millisecond
 )
 
 // claims tracks the sessions that have claimed a warm pod and are not RUNNING yet. The Secret of
@@ -33,7 +32,6 @@ type claims struct {
 	made    chan types.NamespacedName
 }
 
-// watchClaims follows the Secrets and Conversations until the context ends.
 func watchClaims(ctx context.Context, c client.WithWatch) *claims {
 	all := &claims{running: map[types.NamespacedName]bool{}, open: map[types.NamespacedName]bool{},
 		made: make(chan types.NamespacedName, 1)}
@@ -90,7 +88,7 @@ func (a *claims) await(ctx context.Context, random *rand.Rand) bool {
 	case <-a.made:
 	default:
 	}
-	delay := time.Duration(random.Int64N(int64(longestAim)))
+	delay := time.Duration(random.Int64N(int64(maxKillDelay)))
 	if random.IntN(3) == 0 {
 		delay = 0
 	}

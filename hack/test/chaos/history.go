@@ -27,7 +27,6 @@ import (
 )
 
 const (
-	// historyTimeout bounds the time to read the history of one kind.
 	historyTimeout = 3 * time.Minute
 	maxFrame       = 8 << 20
 	endMarkerName  = "chaos-is-over"
@@ -37,7 +36,7 @@ const (
 	conversationsPath = "/apis/parley.dev/v1alpha1/conversations"
 )
 
-// version is a version of an object, or its deletion, with the fields that are checked.
+// version is one change of an object, with the fields that are checked.
 type version struct {
 	Type   string `json:"type"`
 	Object struct {
@@ -56,8 +55,7 @@ type version struct {
 // history collects facts from the versions of all objects.
 type history struct {
 	report *report
-	// podsOf maps each attempt to its pods. madeOf maps each first message to the Conversations
-	// that have this first message.
+	// madeOf maps each first message to its Conversations.
 	podsOf   map[string]map[types.UID]bool
 	madeOf   map[string]map[types.UID]bool
 	attempt  map[types.UID]int
@@ -66,10 +64,9 @@ type history struct {
 	owners map[types.UID]map[types.UID]bool
 }
 
-// checkHistory checks every version of the objects of Parley and its users. An API server without a
-// watch cache reads the versions from etcd, where nothing was compacted. The check therefore also
-// finds a pod that existed only for a moment. For each pod, checkHistory returns the Conversations
-// that owned it.
+// checkHistory checks every version of the objects of Parley and its users, even of a pod that
+// existed for a moment. An API server without a watch cache reads the versions from etcd, where
+// nothing was compacted. checkHistory returns the Conversations that owned each pod.
 func (i *installation) checkHistory(ctx context.Context, r *report) (map[types.UID]map[types.UID]bool, error) {
 	i.apiServer.stop()
 	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")
@@ -167,7 +164,6 @@ func endMarkers() map[string]client.Object {
 	}
 }
 
-// kinds returns the paths of all resources that can be listed.
 func (i *installation) kinds() (paths []string, err error) {
 	client, err := discovery.NewDiscoveryClientForConfig(i.adminConf)
 	if err != nil {
@@ -191,7 +187,6 @@ func (i *installation) kinds() (paths []string, err error) {
 	return paths, nil
 }
 
-// readHistory reads the history of one kind up to its end marker.
 func (i *installation) readHistory(ctx context.Context, raw rest.Interface, path string, last client.Object,
 	h *history) error {
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)

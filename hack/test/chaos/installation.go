@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// replicas is the number of managers, and also the number of facades.
+	// replicas is the number of managers and the number of facades.
 	replicas = 2
 	// people is the ServiceAccount of the users who send requests to the API server. It has the
 	// rights of a namespace editor, who may read Secrets.
@@ -58,7 +58,6 @@ type installation struct {
 	services          []*service
 }
 
-// install starts all processes and waits until they are ready.
 func install(ctx context.Context, o options, dir string, r *report) (*installation, error) {
 	i := &installation{options: o, dir: dir, report: r}
 	type step struct {
@@ -140,8 +139,6 @@ func (i *installation) connect(context.Context) (err error) {
 	return err
 }
 
-// installParley applies the manifests and the classes. It also creates the account of the users who
-// send requests to the API server.
 func (i *installation) installParley(ctx context.Context) error {
 	if err := i.parley.Install(ctx, filepath.Join(i.config, "default"), filepath.Join(i.config, "classes")); err != nil {
 		return err
@@ -163,8 +160,6 @@ func (i *installation) installParley(ctx context.Context) error {
 	return nil
 }
 
-// issueTokens gives each process of Parley a token of its ServiceAccount. The users get a token of
-// the ServiceAccount people.
 func (i *installation) issueTokens(ctx context.Context) error {
 	if err := i.parley.IssueTokens(ctx); err != nil {
 		return err
@@ -269,13 +264,11 @@ func awaitAll(ctx context.Context, processes []*supervised) error {
 
 func (i *installation) facadeURL() string { return "http://" + i.plane.Ports.Address(facadePort) }
 
-// processes returns the processes started so far.
 func (i *installation) processes() []*supervised {
 	all := slices.Concat([]*supervised{i.etcd, i.apiServer, i.controllerManager, i.s3}, i.archives, i.managers, i.facades)
 	return slices.DeleteFunc(all, func(k *supervised) bool { return k == nil })
 }
 
-// awaitAll waits until all processes are ready again.
 func (i *installation) awaitAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

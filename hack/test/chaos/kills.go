@@ -19,12 +19,10 @@ const (
 	// The program prints its progress each time after this many kills.
 	progress = 25
 	// acquired is the log message of a manager that becomes the leader.
-	acquired  = "Successfully acquired lease"
-	leaseName = "parley-manager"
-	// leaderTimeout limits how long awaitLeader waits until a manager leads.
+	acquired      = "Successfully acquired lease"
+	leaseName     = "parley-manager"
 	leaderTimeout = 6 * time.Second
-	// leaseTimeout limits how long takeLease tries to delete the Lease of a killed leader.
-	leaseTimeout = 10 * time.Second
+	leaseTimeout  = 10 * time.Second
 )
 
 // Names of killed processes.
@@ -113,7 +111,6 @@ func (i *installation) electNoLeader() {
 	}
 }
 
-// awaitLeader waits for a leader, and reports whether a manager leads.
 func (i *installation) awaitLeader(ctx context.Context) bool {
 	if i.bothLead {
 		return true

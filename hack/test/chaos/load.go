@@ -25,9 +25,8 @@ const (
 )
 
 const (
-	// maxPause is the longest pause between two requests of a client. With warm pods,
-	// maxPauseWithPools applies. It is longer, because pools are refilled only while no session
-	// waits for its start.
+	// A client pauses at most this long between two requests. With warm pods the pause is longer,
+	// because pools are refilled only while no session waits for its start.
 	maxPause, maxPauseWithPools = 250 * time.Millisecond, time.Second
 	// inFlight is the time for which a request with an unknown outcome may still be in flight. The
 	// next request about the same object waits that long, so that the order of the two requests is
@@ -43,7 +42,6 @@ type frontend interface {
 	delete(ctx context.Context, t *conversation) answer
 }
 
-// answer is the response to a request.
 type answer struct {
 	outcome outcome
 	// missing is set if the object does not exist. early is set if the API server has not loaded its
@@ -122,7 +120,6 @@ func (p *person) create(ctx context.Context) {
 	p.ask(ctx, t, opCreate)
 }
 
-// change changes a conversation, or repeats its creation.
 func (p *person) change(ctx context.Context, t *conversation) {
 	if time.Now().Before(t.notBefore) {
 		return
@@ -145,8 +142,7 @@ func (p *person) change(ctx context.Context, t *conversation) {
 	}
 }
 
-// repeatable reports whether a repeated creation returns the same conversation. Otherwise, a
-// repeated creation would create another conversation.
+// repeatable reports whether a repeated creation returns the same conversation.
 func (t *conversation) repeatable() bool {
 	return t.frontend == frontendAPI || t.id != "" || t.idempotencyKey != ""
 }
@@ -212,7 +208,6 @@ func (t *conversation) learn(operation string, a answer) {
 	}
 }
 
-// read reads objects over HTTP, and checks them for keys.
 func (p *person) read(ctx context.Context) {
 	o := p.user.http.read(ctx, []string{"/api/conversations", "/api/settings", "/api/secrets"}[p.random.IntN(3)])
 	p.world.report.count(frontendHTTP, opRead, o)

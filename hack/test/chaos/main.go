@@ -44,13 +44,13 @@ type options struct {
 	// limit is the time limit of the whole run. Each kill adds perKill to it.
 	limit time.Duration
 	keep  bool
-	// hostile is the duration of each of two measurements: first without a hostile tenant, and then
-	// with a hostile tenant. Zero means a run with kills.
+	// hostile is the duration of each measurement, with and without a hostile tenant. Zero means a
+	// run with kills.
 	hostile time.Duration
 	// spenders is the number of sessions that spend money while archives, facades and sessions are
 	// killed. Zero means a run without spending.
 	spenders int
-	// attacks selects the attacks of the tenant.
+	// attacks is a regular expression for the names of the tenant's attacks.
 	attacks string
 	// pool is the number of warm pods in each namespace of users; zero means no warm pods.
 	pool int
@@ -154,7 +154,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	return nil
 }
 
-// attempt performs a run with kills. The caller prints the results.
+// attempt performs a run with kills.
 func attempt(ctx context.Context, o options, dir string, r *report, say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)
 	if i != nil {
@@ -210,9 +210,8 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 	return i.checkLogs(r, filepath.Join(dir, "logs"))
 }
 
-// parentDir returns the directory of all files. A measurement uses a directory in memory if the
-// machine has one, because its processes would otherwise share one disk. In a cluster, etcd, the
-// archive, users and a hostile tenant write to different disks.
+// parentDir returns the directory of all files. A run with a hostile tenant uses memory, because
+// its processes would otherwise share one disk. In a cluster they write to different disks.
 func parentDir(o options) string {
 	const memory = "/dev/shm"
 	if _, err := os.Stat(memory); err == nil && o.hostile > 0 {

@@ -25,7 +25,7 @@ func startKubelet(ctx context.Context, c client.WithWatch, o options, bound *bin
 	k := fakekubelet.Options{Client: c, Node: "stub", Pods: ofSessions, Workers: 4, PodIP: "127.0.0.1", EndFirst: true,
 		Lifetime: bound.lifetime}
 	if o.pool > 0 {
-		k.Warm = &fakekubelet.WarmPods{Delay: longestPreparation, Answer: bound.answer, Conflict: bound.record}
+		k.Warm = &fakekubelet.WarmPods{Delay: bindDelay, Answer: bound.answer, Conflict: bound.record}
 	}
 	return fakekubelet.Run(ctx, k)
 }

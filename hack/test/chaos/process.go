@@ -19,8 +19,7 @@ import (
 const backoff = 300 * time.Millisecond
 
 // supervised is a process that is restarted whenever it ends, as a kubelet restarts a container. It
-// may also end by itself, like a manager that lost its lease or an API server without etcd. All its
-// output is in one file.
+// may also end by itself, like a manager that lost its lease or an API server without etcd.
 type supervised struct {
 	cluster.Process
 	log string
@@ -35,7 +34,6 @@ type supervised struct {
 	stopped chan struct{}
 }
 
-// supervise starts a process and restarts it until it is stopped.
 func supervise(p cluster.Process, logs string) (*supervised, error) {
 	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return nil, err
@@ -111,7 +109,6 @@ func (k *supervised) kill() {
 	_ = k.cmd.Process.Kill()
 }
 
-// restartWith kills the process, and restarts it with an additional argument.
 func (k *supervised) restartWith(argument string) {
 	k.mu.Lock()
 	k.Args = append(slices.Clone(k.Args), argument)
@@ -151,7 +148,6 @@ func (k *supervised) hasLogged(text string) bool {
 	return err == nil && int64(len(all)) > began && bytes.Contains(all[began:], []byte(text))
 }
 
-// await waits until the process is ready.
 func (k *supervised) await(ctx context.Context) error {
 	if err := cluster.Retry(ctx, probeInterval, k.Ready); err != nil {
 		return fmt.Errorf("%s is not ready: %w; see %s", k.Name, err, k.log)

@@ -55,8 +55,8 @@ type report struct {
 	counts   map[[2]string]*[3]int // keyed by frontend and operation
 	problems map[string][]string
 	notes    map[string]string
-	// made are the keys that the operator generated. looked is the number of texts that were
-	// searched for keys. scrapes is how many of these texts are responses of a metrics endpoint.
+	// made are the keys that the operator generated. looked counts the texts that were searched for
+	// keys. scrapes counts the responses of metrics endpoints among these texts.
 	made            secretValues
 	looked, scrapes int
 }
@@ -76,7 +76,6 @@ func (r *report) kill(what string, aimed bool) {
 	}
 }
 
-// killsOf returns how many processes of a kind were killed.
 func (r *report) killsOf(what string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +123,6 @@ func (r *report) violated() bool {
 	return len(r.problems) > 0
 }
 
-// printCounts prints the numbers of kills and requests.
 func (r *report) printCounts(out io.Writer, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +151,6 @@ func (r *report) printCounts(out io.Writer, took time.Duration) {
 	line("\n(%s: %s)", checkNode, r.notes[checkNode])
 }
 
-// printChecks prints the results of checks.
 func (r *report) printChecks(out io.Writer, checks ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

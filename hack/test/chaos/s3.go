@@ -10,7 +10,6 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// Names of ports.
 const (
 	archiveHealthPort  = "archive-health"
 	archiveMetricsPort = "archive-metrics"

@@ -10,8 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// scrapeInterval is the interval of metric reads. It is short, because a killed process loses its
-// metrics.
+// The interval is short, because a killed process loses its metrics.
 const scrapeInterval = 2 * time.Second
 
 // scrape checks the metrics of the facades and the managers for keys.

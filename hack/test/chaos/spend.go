@@ -41,8 +41,7 @@ const (
 	// After this many kills, the month changes, so that the sessions can spend money again.
 	killsPerMonth = 20
 	// After changeMonth has set the clocks of the archives, the month still lasts this long.
-	beforeMonth = 3 * time.Second
-	// afterRefusal is the pause of a client whose call was refused.
+	beforeMonth  = 3 * time.Second
 	afterRefusal = 500 * time.Millisecond
 	// sessionVictim is the name under which kills of sessions are counted.
 	sessionVictim = "session"
@@ -61,7 +60,7 @@ type spending struct {
 	mu      sync.Mutex
 	turns   map[string]int  // number of turns by their outcome
 	refused map[string]bool // sessions with a refused call
-	// highest is the highest amount spent or reserved in a month, as far as the samples show.
+	// highest is the highest sampled sum of spent and reserved money in a month.
 	highest session.Dollars
 }
 
@@ -73,8 +72,8 @@ const (
 	turnUnknown   = "unknown because a process was killed"
 )
 
-// spendMoney lets sessions spend until their calls are refused, first without kills. Then it kills
-// archives, facades and sessions while the sessions go on, and while the month changes.
+// spendMoney lets sessions spend until their calls are refused. Then it kills archives, facades and
+// sessions, and changes the month, while the sessions continue to spend.
 func spendMoney(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) error {
 	i, err := install(ctx, o, dir, r)
@@ -166,7 +165,6 @@ func (s *spending) createUser(ctx context.Context, modelURL string) error {
 
 func sessionName(n int) string { return fmt.Sprintf("session-%02d", n) }
 
-// begin starts a client for each session.
 func (s *spending) begin(ctx context.Context) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{cancel: cancel}
@@ -243,8 +241,7 @@ func (s *spending) usage(ctx context.Context, month string) (usage rest.Usage, e
 	return usage, json.Unmarshal(content, &usage)
 }
 
-// sample reads the amounts of the current month while the sessions spend, and reports a violation
-// if they exceed the limit.
+// sample reports a violation if the amounts of the current month exceed the limit.
 func (s *spending) sample(ctx context.Context) {
 	usage, err := s.usage(ctx, "")
 	if err != nil {

@@ -25,7 +25,6 @@ func (m *monthTotals) add(usage rest.Usage) {
 	}
 }
 
-// compare compares the ledger with the model's count, and prints both.
 func (s *spending) compare(ctx context.Context, out io.Writer, r *report, phase string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	defer func() { _ = w.Flush() }()

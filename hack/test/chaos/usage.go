@@ -98,8 +98,8 @@ func sampleUsage(pid int) (usageSample, error) {
 	if err != nil {
 		return s, err
 	}
-	// The file contains "pid (name) state …". The name may contain any character. The fields 14 and
-	// 15 of the file are utime and stime.
+	// The file contains "pid (name) state …". The name may contain ")". The fields 14 and 15 of the
+	// file are utime and stime.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	_, memory, _ := strings.Cut(string(status), "RssAnon:")
 	var user, system, kib float64

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// longestPreparation is the time from a Bind until the session is ready.
-	longestPreparation = 150 * time.Millisecond
+	// bindDelay is the time from a Bind until the session is ready.
+	bindDelay = 150 * time.Millisecond
 	// Of this many Binds, on average one gets no answer, and one gets an error.
 	rareAnswer = 20
 	// restartPause is the longest pause between two restarts of containers. maxInjected is the
@@ -115,7 +115,6 @@ func (b *binds) lifetime(pod *corev1.Pod) (time.Duration, string) {
 	return bound.Add(workTime).Sub(pod.Status.ContainerStatuses[0].State.Running.StartedAt.Time), result
 }
 
-// createPools adds warm pods to the default class, in the users' namespaces.
 func (i *installation) createPools(ctx context.Context, size int) error {
 	return manifests.Persist(ctx, func(ctx context.Context) error {
 		class := &v1alpha1.SessionClass{}
@@ -129,8 +128,7 @@ func (i *installation) createPools(ctx context.Context, size int) error {
 	})
 }
 
-// restartContainers restarts the containers of random warm pods that have a session, until the
-// context ends.
+// restartContainers restarts the containers of random warm pods that have a session.
 func (b *binds) restartContainers(ctx context.Context, i *installation, kubelet *fakekubelet.Kubelet,
 	random *rand.Rand) {
 	for cluster.Sleep(ctx, time.Duration(random.Int64N(int64(restartPause)))) == nil {
@@ -154,7 +152,6 @@ func (b *binds) restartContainers(ctx context.Context, i *installation, kubelet 
 	}
 }
 
-// restarted returns the number of restarts of a session's containers.
 func (b *binds) restarted(conversation types.UID) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -198,7 +195,6 @@ func (b *binds) check(owners map[types.UID]map[types.UID]bool) {
 	}
 }
 
-// poolProblems returns the problems of pools that should be full.
 func (f *found) poolProblems(size int) (all []problem) {
 	say := func(format string, args ...any) {
 		all = append(all, problem{checkPools, fmt.Sprintf(format, args...)})

@@ -59,8 +59,8 @@ type user struct {
 	settings settingsModel
 }
 
-// settingsModel holds the possible settings: the last accepted value, and each value that was sent
-// after it with an unknown outcome.
+// settingsModel holds the values that each setting may have: the last accepted value, and every
+// later value with an unknown outcome.
 type settingsModel struct {
 	key, secret, gitName possible[string]
 	iterations           possible[int32]
@@ -113,7 +113,6 @@ func (t *conversation) String() string {
 	return fmt.Sprintf("%s/%s (%q by %s over %s)", t.user.namespace, t.name, t.marker, t.user.name, t.frontend)
 }
 
-// newWorld creates the users and waits for their keys.
 func newWorld(ctx context.Context, i *installation, seed uint64, r *report) (*world, error) {
 	w := &world{installation: i, report: r, random: func(stream uint64) *rand.Rand {
 		return rand.New(rand.NewPCG(seed, stream))
@@ -181,7 +180,6 @@ type load struct {
 	clients sync.WaitGroup
 }
 
-// begin starts the clients.
 func (w *world) begin(ctx context.Context) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{cancel: cancel}
