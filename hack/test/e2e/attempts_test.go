@@ -21,7 +21,6 @@ const request = "Write this down once."
 
 func useWriter(s *v1alpha1.UserSettingsSpec) { s.Agent = ptr.To(writer) }
 
-// startWork starts a session and waits until its agent has received the message.
 func (t *t) startWork(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
 	t.addWriter()
 	t.settings(namespace, useWriter)

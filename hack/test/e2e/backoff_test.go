@@ -49,9 +49,8 @@ func podsRejected(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// minDisk is a number of bytes. In podsEvicted, the kubelet evicts pods if its disk has less free
-// space than minDisk. The remaining space of the disk is enough for the storage requests of all
-// pods.
+// minDisk is the free space in bytes below which the kubelet of podsEvicted evicts pods. The rest
+// of the disk is enough for the storage requests of all pods.
 const minDisk = 512 << 20
 
 // podsEvicted makes the kubelet evict the session's pod two times: because the node's disk is
@@ -126,8 +125,7 @@ func diskFilled(t *t) {
 	}
 }
 
-// fillDisk writes a file that fills the kubelet's disk, except for this number of free bytes. The
-// returned function deletes the file.
+// fillDisk fills the kubelet's disk, except for this number of free bytes.
 func (t *t) fillDisk(free int64) (undo func()) {
 	var disk syscall.Statfs_t
 	t.must(syscall.Statfs(t.kubeletDir(), &disk))
@@ -166,9 +164,8 @@ func (t *t) checkCondition(ctx context.Context, kind corev1.NodeConditionType, w
 }
 
 // podsShutDown announces a node shutdown. The kubelet then ends the session's pod and rejects new
-// pods. The kubelet first ends pods with a low priority, and waits for them before it ends other
-// pods. A stubborn pod with a low priority therefore protects Parley's own pods. Finally the node
-// gets a new kubelet.
+// pods. A stubborn pod with a low priority protects Parley's own pods: the kubelet waits for it
+// before it ends pods with a higher priority.
 func podsShutDown(t *t) {
 	logind, stop := t.startLogind()
 	defer stop()
@@ -206,7 +203,7 @@ func podsShutDown(t *t) {
 	t.must(t.awaitParley(t.ctx))
 }
 
-// runStubborn runs a pod that ignores SIGTERM. The returned function deletes the pod.
+// runStubborn runs a pod that ignores SIGTERM.
 func (t *t) runStubborn() (remove func()) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "stubborn"},
 		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](400), Containers: []corev1.Container{{

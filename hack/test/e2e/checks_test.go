@@ -33,7 +33,7 @@ func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)       { chec
 func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)         { check(t, suspendAndResume) }
 func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)     { check(t, stopAndStartOverHTTP) }
 func TestAnIdleSessionStopsByItself(t *testing.T)                         { check(t, idleStop) }
-func TestAMissingImageIsNamedAtTheStartDeadline(t *testing.T)             { check(t, startDeadline) }
+func TestAMissingImageIsReportedAtTheStartDeadline(t *testing.T)          { check(t, startDeadline) }
 func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)         { check(t, deletedConversation) }
 func TestAPipelineRunsAOneShotConversationOverHTTP(t *testing.T)          { check(t, pipeline) }
 func TestTwoHundredPeopleAreOnboardedWithinAMinute(t *testing.T)          { check(t, onboardPeople) }
@@ -59,7 +59,6 @@ type t struct {
 // checkTimeout limits one check. The longest check takes two minutes on a fast machine.
 const checkTimeout = 8 * time.Minute
 
-// measureTimeout limits one check that only measures.
 const measureTimeout = time.Hour
 
 func check(test *testing.T, run func(*t)) {

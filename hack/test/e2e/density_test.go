@@ -21,12 +21,10 @@ import (
 const (
 	idleSessions = 100
 	// idlePool is the number of warm pods while all sessions wake.
-	idlePool = 20
-	// idleWindow is the time for which CPU usage is measured.
+	idlePool   = 20
 	idleWindow = time.Minute
 	// Memory has settled when it decreases by less than 1% in settleWindow.
-	settleWindow = 5 * time.Second
-	// The kernel counts CPU time in ticks.
+	settleWindow   = 5 * time.Second
 	ticksPerSecond = 100
 )
 
@@ -61,7 +59,7 @@ func hundredIdle(t *t) {
 		if err := s.beginSilent(ctx, class, name); err != nil {
 			return err
 		}
-		_, err := s.running.await(ctx, attemptOf(name, 1))
+		_, err := s.running.await(ctx, attemptKey(name, 1))
 		return err
 	})
 	s.reportUsage("without a turn yet", free)
@@ -83,7 +81,6 @@ func (s *starts) message(ctx context.Context, name string, turn int) error {
 	return s.send(ctx, "/api/conversations/"+name+"/message", map[string]string{"message": task(name, turn)})
 }
 
-// wakeAll sends a message to all stopped sessions at the same time.
 func (s *starts) wakeAll(class string, all func(int, func(context.Context, string) error) time.Duration) {
 	c := &v1alpha1.SessionClass{}
 	s.must(s.client.Get(s.ctx, client.ObjectKey{Name: class}, c))
@@ -98,7 +95,7 @@ func (s *starts) wakeAll(class string, all func(int, func(context.Context, strin
 		if err := s.message(ctx, name, 2); err != nil {
 			return err
 		}
-		running, err := s.running.await(ctx, attemptOf(name, 2))
+		running, err := s.running.await(ctx, attemptKey(name, 2))
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	// sessionUser is the user ID of the processes in sessions.
 	sessionUser = 1000
 	// writer is the agent of most checks. It writes its message to a file, prints its environment,
 	// and ends when a file "finish" exists.
@@ -151,7 +150,6 @@ func (t *t) sessionKey(c *v1alpha1.Conversation) string {
 	return string(secret.Data[session.KeyFile])
 }
 
-// useVolume requests a volume for the workspace.
 func useVolume(spec *v1alpha1.ConversationSpec) {
 	spec.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
 }
@@ -166,12 +164,10 @@ func (t *t) volumeOf(c *v1alpha1.Conversation) *corev1.PersistentVolume {
 	return volume
 }
 
-// file reads a file in the session's volume, from the node's file system.
 func (t *t) file(c *v1alpha1.Conversation, name string) string {
 	content, err := os.ReadFile(filepath.Join(t.volumeOf(c).Spec.Local.Path, name))
 	t.must(err)
 	return strings.TrimSpace(string(content))
 }
 
-// secretValue returns a random value that can be searched for.
 func secretValue() string { return "e2e-secret-" + rand.Text() }

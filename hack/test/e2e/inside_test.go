@@ -172,8 +172,8 @@ func (n *inside) kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(output), nil
 }
 
-// retry calls a function until it succeeds or the context ends. If the context ends, the error
-// contains the function's last error, which explains more than a timeout.
+// retry calls a function until it succeeds or the context ends. Its error contains the function's
+// last error, which explains more than a timeout.
 func retry(ctx context.Context, call func(context.Context) error) error {
 	var last error
 	err := cluster.Retry(ctx, 50*time.Millisecond, func(ctx context.Context) error {

@@ -55,7 +55,6 @@ func (n *inside) applyInstaller(image string) error {
 	return err
 }
 
-// snapshot is the state of a session at a point in time.
 type snapshot struct {
 	conversation *v1alpha1.Conversation
 	pod          *corev1.Pod
@@ -196,7 +195,6 @@ func removal(t *t) {
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: u.namespace, Name: "default"}, settings))
 }
 
-// expectNothingLeft waits until only the CRDs and the objects of users are left.
 func (t *t) expectNothingLeft() {
 	t.retry(func(ctx context.Context) error {
 		left, err := t.left(ctx)
@@ -221,7 +219,7 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 			return strings.Contains(name, "parley") && !staysInPlace
 		}},
 		{"true", []string{"--all-namespaces", "--selector=" + part}, func(string, string) bool { return true }},
-		{"true", []string{"--namespace=" + parleyNamespace}, func(kind, name string) bool { return !isClusters(kind, name) }},
+		{"true", []string{"--namespace=" + parleyNamespace}, func(kind, name string) bool { return !mayStay(kind, name) }},
 	} {
 		kinds, err := t.kubectl(ctx, "api-resources", "--verbs=list", "--namespaced="+where.namespaced, "--output=name")
 		if err != nil {
@@ -243,9 +241,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// isClusters reports whether an object may stay after the removal of Parley. The cluster creates
-// some objects in every namespace, and events and Leases expire by themselves.
-func isClusters(kind, name string) bool {
+// The cluster creates some of these objects in every namespace. Events and Leases expire.
+func mayStay(kind, name string) bool {
 	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" ||
 		kind == "event" || kind == "lease"
 }
@@ -259,7 +256,6 @@ func (n *inside) helm(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// release returns Helm's arguments for a release with this image.
 func (n *inside) release(image string) []string {
 	repository, tag, _ := strings.Cut(image, ":")
 	return []string{

@@ -81,7 +81,6 @@ func (l *logind) Inhibit(_, _, _, _ string) (dbus.UnixFD, *dbus.Error) {
 	return dbus.UnixFD(l.lock.Fd()), nil
 }
 
-// announceShutdown tells the kubelet that the node is about to shut down.
 func (l *logind) announceShutdown() error {
 	return l.bus.Emit(logindPath, logindInterface+".PrepareForShutdown", true)
 }

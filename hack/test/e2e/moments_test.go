@@ -53,8 +53,9 @@ func (m *moments) await(ctx context.Context, name string) (time.Time, error) {
 	}
 }
 
-// attemptOf returns the key under which the type moments stores an attempt of a session.
-func attemptOf(name string, attempt int32) string { return fmt.Sprintf("%s/%d", name, max(1, attempt)) }
+func attemptKey(name string, attempt int32) string {
+	return fmt.Sprintf("%s/%d", name, max(1, attempt))
+}
 
 // watchRunning records each attempt that is RUNNING, and each bare pod that is ready.
 func (t *t) watchRunning(namespace string) *moments {
@@ -78,11 +79,11 @@ func recordRunning(m *moments, events watch.Interface) {
 		switch o := event.Object.(type) {
 		case *v1alpha1.Conversation:
 			if o.Status.State == v1alpha1.StateRunning {
-				m.record(attemptOf(o.Name, o.Status.Attempt))
+				m.record(attemptKey(o.Name, o.Status.Attempt))
 			}
 		case *corev1.Pod:
 			if isReady(o) {
-				m.record(attemptOf(o.Name, 1))
+				m.record(attemptKey(o.Name, 1))
 			}
 		}
 	}
@@ -116,7 +117,6 @@ type working struct {
 	results map[string]string // keyed by the name of the session and the turn
 }
 
-// workingModel serves a model until the check ends.
 func (t *t) workingModel() (w *working, baseURL string) {
 	w = &working{called: newMoments(), results: map[string]string{}}
 	call := func(command string) []scriptedmodel.Call {

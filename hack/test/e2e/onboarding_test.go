@@ -74,7 +74,6 @@ data:
 	}
 }
 
-// makeTeam creates the namespace, its quota, and the team's settings with the key of the model.
 func (a *administrator) makeTeam(baseURL string) {
 	a.apply("namespace", `
 apiVersion: v1
@@ -91,7 +90,6 @@ spec: {llmModel: scripted/model, llmBaseURL: %q, llmAPIKeyRef: {name: model, key
 `, baseURL))
 }
 
-// signInAll signs everybody in, and lets each person create a conversation.
 func (t *t) signInAll(issuer *openid.Issuer) (retries int64) {
 	var all sync.WaitGroup
 	var repeated atomic.Int64

@@ -31,7 +31,6 @@ func (n *inside) uninstallParley(ctx context.Context) error {
 	return err
 }
 
-// makeDefaultClass creates the default class that Parley ships.
 func (n *inside) makeDefaultClass(ctx context.Context) error {
 	_, err := n.kubectl(ctx, "create", "--filename="+filepath.Join(n.dist, "default-class.yaml"))
 	return err
@@ -49,8 +48,8 @@ const (
 	tightClass = "tight"
 )
 
-// makeClasses creates the classes in addition to the default class. It also changes the image of
-// the default class to an image on the node, because the node cannot pull the shipped image.
+// makeClasses creates all classes except the default class. It also changes the image of the
+// default class to an image on the node, because the node cannot pull the shipped image.
 func (n *inside) makeClasses(ctx context.Context) error {
 	image := &v1alpha1.SessionImages{Default: ptr.To(debianImage)}
 	shipped := &v1alpha1.SessionClass{}
@@ -76,8 +75,7 @@ func (n *inside) makeClasses(ctx context.Context) error {
 	return nil
 }
 
-// makeClass creates a class without a volume and with the given change. The returned function
-// deletes the class.
+// makeClass creates a class without a volume. The returned function deletes the class.
 func (t *t) makeClass(name string, change func(*v1alpha1.SessionClassSpec)) (remove func()) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.SessionClassSpec{Images: &v1alpha1.SessionImages{Default: ptr.To(debianImage)}}}

@@ -97,7 +97,6 @@ func (t *t) look(u *user, where, text string) {
 	}
 }
 
-// lookInLogs searches the logs of all components and pods for the user's secrets.
 func (t *t) lookInLogs(u *user) {
 	t.must(filepath.WalkDir(t.logs, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {

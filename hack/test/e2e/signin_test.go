@@ -31,7 +31,6 @@ func (a *administrator) do(args ...string) {
 	a.actions = append(a.actions, "kubectl "+strings.Join(args[:min(len(args), 4)], " "))
 }
 
-// apply applies one manifest.
 func (a *administrator) apply(name, manifest string) {
 	a.Helper()
 	a.do("apply", "--filename="+a.write(name+".yaml", manifest))
@@ -81,7 +80,6 @@ patches:
 	a.must(a.awaitParley(a.ctx))
 }
 
-// disableSignIn restores the installation.
 func (t *t) disableSignIn() {
 	t.must(t.installParley(t.ctx))
 	for _, object := range []string{"configmap/parley-signin", "configmap/parley-onboarding",
@@ -102,7 +100,6 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// send sends a request with the token.
 func (b bearer) send(ctx context.Context, method, url string, body, into any) error {
 	return parley.Send(ctx, &http.Client{Transport: b}, method, url, "", body, into)
 }

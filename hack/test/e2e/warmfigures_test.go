@@ -27,8 +27,7 @@ import (
 const (
 	// crowdSize is the number of sessions that start at the same time in the second half of the
 	// samples.
-	crowdSize = 20
-	// startLimit limits the time that one start may take.
+	crowdSize  = 20
 	startLimit = time.Minute
 	fileCount  = 100
 )
@@ -59,7 +58,6 @@ type starts struct {
 // first tool call.
 type took struct{ running, called []time.Duration }
 
-// startKind is one kind of starts.
 type startKind struct {
 	name string
 	// The function class changes the class of the sessions. If it is nil, the starts need no class.
@@ -103,7 +101,6 @@ func (s *starts) kinds() []startKind {
 	}
 }
 
-// warmStarts compares warm starts with cold starts and bare pods.
 func warmStarts(t *t) {
 	if t.samples == 0 {
 		t.Skip("make e2e-warm measures warm starts")
@@ -129,7 +126,6 @@ func warmStarts(t *t) {
 	s.report()
 }
 
-// allowMany lets many sessions of one user run on the node.
 func allowMany(spec *v1alpha1.SessionClassSpec) {
 	spec.Resources = &v1alpha1.SessionResources{Requests: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("16Mi"),
@@ -212,7 +208,7 @@ func (s *starts) measureStart(ctx context.Context, k startKind, class, name stri
 	if err := k.begin(ctx, class, name); err != nil {
 		return took, err
 	}
-	at, err := s.running.await(ctx, attemptOf(name, k.attempt))
+	at, err := s.running.await(ctx, attemptKey(name, k.attempt))
 	if err != nil {
 		return took, fmt.Errorf("%w: %s", err, s.describe(name))
 	}
@@ -229,7 +225,6 @@ func (s *starts) measureStart(ctx context.Context, k startKind, class, name stri
 
 func turnOf(name string, turn int) string { return fmt.Sprintf("%s turn %d", name, turn) }
 
-// describe describes a session that did not start.
 func (s *starts) describe(name string) string {
 	c := &v1alpha1.Conversation{}
 	_ = s.client.Get(s.ctx, client.ObjectKey{Namespace: s.user.namespace, Name: name}, c)
@@ -310,7 +305,6 @@ func (s *starts) send(ctx context.Context, path string, body any) error {
 	})
 }
 
-// remove deletes sessions or bare pods, and waits until their pods are gone.
 func (s *starts) remove(ctx context.Context, names ...string) error {
 	named := metav1.ObjectMeta{Namespace: s.user.namespace}
 	for _, named.Name = range names {
@@ -343,7 +337,6 @@ func (s *starts) podsGone(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// awaitPool waits until a class has this many ready warm pods.
 func (s *starts) awaitPool(class string, size int) error {
 	return retry(s.ctx, func(ctx context.Context) error {
 		pods, err := s.warmPods(ctx, class)

@@ -72,7 +72,6 @@ func (t *t) warmPod(class string, other types.UID) (found *corev1.Pod) {
 	return found
 }
 
-// startInClass starts a session with secrets of several kinds.
 func (t *t) startInClass(u *user, class string) *v1alpha1.Conversation {
 	t.addWriter()
 	llm, custom := secretValue(), secretValue()
@@ -119,7 +118,6 @@ func (t *t) expectOnlyAKey(u *user, pod *corev1.Pod) {
 	}
 }
 
-// environments returns the environments of all processes of a pod.
 func environments(uid types.UID) string {
 	var all strings.Builder
 	for _, pid := range processesOfPod(uid) {
@@ -129,7 +127,6 @@ func environments(uid types.UID) string {
 	return all.String()
 }
 
-// expectNoFileWith searches all writable files of a pod for secrets.
 func (t *t) expectNoFileWith(u *user, pod *corev1.Pod) {
 	output, err := t.execIn(t.ctx, pod, "grep -Frls -e "+strings.Join(u.secrets, " -e ")+
 		" /workspace /tmp /run /var /home /etc /root; true")
@@ -164,7 +161,6 @@ func (t *t) execIn(ctx context.Context, pod *corev1.Pod, line string) (string, e
 	return strings.TrimSpace(output), err
 }
 
-// expectReach enforces the policies of a warm pod, and checks which addresses the pod can reach.
 func (t *t) expectReach(pod *corev1.Pod, other *v1alpha1.Conversation) {
 	output, err := exec.Command("ip", "address", "add", classAddress+"/32", "dev", "lo").CombinedOutput()
 	if err != nil {
@@ -198,7 +194,6 @@ func (t *t) expectReach(pod *corev1.Pod, other *v1alpha1.Conversation) {
 	}
 }
 
-// listen accepts connections on an address of the node until the check ends.
 func (t *t) listen(address string) string {
 	listener, err := net.Listen("tcp", address+":0")
 	t.must(err)
@@ -215,7 +210,6 @@ func (t *t) listen(address string) string {
 	return listener.Addr().String()
 }
 
-// addressOf returns the address of a pod of Parley.
 func (t *t) addressOf(component string, port int) string {
 	pods := &corev1.PodList{}
 	t.must(t.client.List(t.ctx, pods, client.InNamespace(parleyNamespace),

@@ -24,7 +24,6 @@ func percentile(all []time.Duration, p int) time.Duration {
 	return all[min(len(all)-1, len(all)*p/100)]
 }
 
-// report prints all figures, and fails if a required ratio is exceeded.
 func (s *starts) report() {
 	for round, heading := range []string{"one at a time", fmt.Sprintf("%d at a time", crowdSize)} {
 		var table strings.Builder

@@ -33,7 +33,6 @@ func (b *browser) confirmsSignIn() {
 	b.do(chromedp.Click(chromedp.CSS("[role=alertdialog] button.main")))
 }
 
-// readsOnce waits for a message on the page, and checks that the page shows it only once.
 func (b *browser) readsOnce(text string) {
 	b.t.Helper()
 	b.waitForText(text)

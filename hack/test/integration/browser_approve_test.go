@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	// question is the element with the question on the page.
 	question = "document.querySelector('.confirm:not([hidden])')"
 	// answerable is true if the question's buttons are enabled. The page enables them after one
 	// second.

@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// entry returns an entry of the list of conversations.
 func entry(id, title, status string, attention bool) map[string]any {
 	return map[string]any{"conversation_id": id, "title": title, "status": status, "needs_attention": attention,
 		"message": "out of memory", "last_updated_at": "2026-01-01T12:00:00Z"}

@@ -172,7 +172,6 @@ func (b *browser) dark(is bool) {
 	}))
 }
 
-// screenshot takes a screenshot, checks its size, and saves it.
 func (b *browser) screenshot(name string) {
 	b.t.Helper()
 	picture, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())

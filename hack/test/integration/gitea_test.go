@@ -18,14 +18,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// giteaVariable is the name of the environment variable that contains the directory which `make
-// gitea` creates.
+// giteaVariable names an environment variable: the directory that `make gitea` creates.
 const giteaVariable = "PARLEY_GITEA"
 
 // gitea is a running Gitea with the private repository ada/site.
 type gitea struct{ host, token string }
 
-// startGitea starts Gitea on loopback, with an empty database.
 func startGitea(t *testing.T) *gitea {
 	t.Helper()
 	assets, dir := os.Getenv(giteaVariable), t.TempDir()

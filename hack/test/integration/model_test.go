@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// modelRevision returns the revision of the model settings in a session's Secret.
 func (p *person) modelRevision(t *testing.T, id string) string {
 	t.Helper()
 	secret := &corev1.Secret{}

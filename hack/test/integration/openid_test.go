@@ -191,7 +191,6 @@ func (b *browser) signsIn(name string) {
 	b.press("Continue")
 }
 
-// opensFacade shows the facade's page in a new browser.
 func (o *organisation) opensFacade(t *testing.T) *browser {
 	t.Helper()
 	host, err := url.Parse(o.facade)
@@ -203,7 +202,6 @@ func (o *organisation) opensFacade(t *testing.T) *browser {
 	return b
 }
 
-// signedInBrowser returns a browser in which a person is signed in at the facade.
 func (o *organisation) signedInBrowser(t *testing.T, name string) *browser {
 	t.Helper()
 	b := o.opensFacade(t)
@@ -253,7 +251,6 @@ func (b *browser) cookie(facade, name string) *http.Cookie {
 	return nil
 }
 
-// get sends a request outside a browser.
 func get(t *testing.T, address string, cookies ...*http.Cookie) (code int, answer map[string]any) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
@@ -272,7 +269,6 @@ func get(t *testing.T, address string, cookies ...*http.Cookie) (code int, answe
 	return response.StatusCode, answer
 }
 
-// auditLines returns the lines of the audit log that contain all words.
 func (o *organisation) auditLines(t *testing.T, words ...string) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile(o.audit)

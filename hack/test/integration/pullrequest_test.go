@@ -143,7 +143,6 @@ func (p *person) endsWith(t *testing.T, id, link string, number int64) {
 	})
 }
 
-// contents returns the contents and messages of events, one per line.
 func contents(events []session.Event) string {
 	var all []string
 	for _, e := range events {

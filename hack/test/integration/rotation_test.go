@@ -21,8 +21,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// rotate sets the annotation that requests a rotation. It then waits until the manager has set the
-// annotation that reports the rotation as done.
+// rotate requests a rotation, and waits until the manager reports it as done.
 func rotate(t *testing.T, request, done string) {
 	t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: session.SigningSecret}}
@@ -39,7 +38,6 @@ func rotate(t *testing.T, request, done string) {
 	})
 }
 
-// talk sends a message, and waits for the agent's answer.
 func (p *person) talk(t *testing.T, id, message string) {
 	t.Helper()
 	p.wants(t, http.StatusOK, "POST", "/api/conversations/"+id+"/message", jsonOf(t, map[string]any{"message": message}))

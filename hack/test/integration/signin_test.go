@@ -25,7 +25,6 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// settingsOf returns the settings that onboarding created for a person in a team.
 func (o *organisation) settingsOf(t *testing.T, name, group string) *v1alpha1.UserSettings {
 	t.Helper()
 	var list v1alpha1.UserSettingsList

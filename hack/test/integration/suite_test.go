@@ -108,7 +108,6 @@ func startArchive(address string) (*facadeenv.Facade, error) {
 		"--tls-cert-file="+file(session.ArchiveCertificate), "--tls-key-file="+file(session.ArchiveKey))
 }
 
-// archiveCA returns the facade's flag that names the file of the archive's certificate authority.
 func archiveCA() string {
 	return "--archive-ca-file=" + filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates)
 }

@@ -28,7 +28,6 @@ func (p *person) awaitTexts(t *testing.T, id, want string) {
 	})
 }
 
-// converseAndStop lets a session work on one message, and stops the session.
 func (p *person) converseAndStop(t *testing.T, id string) {
 	t.Helper()
 	p.converse(t, id, map[string]any{"initial_user_msg": "work"})

@@ -117,7 +117,6 @@ func TestAUserCanSendMessagesAndReadEventsAndTheDiff(t *testing.T) {
 	ada.upload(t, "talk")
 }
 
-// upload uploads a file and reads it back.
 func (p *person) upload(t *testing.T, id string) {
 	t.Helper()
 	var body bytes.Buffer
