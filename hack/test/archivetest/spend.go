@@ -16,7 +16,6 @@ import (
 	"github.com/parley-dev/parley/cmd/archive/store"
 )
 
-// cent is one US cent.
 const cent = session.Dollar / 100
 
 // Clock is a clock that tests set.
@@ -150,7 +149,6 @@ func (s *spendingSession) ask(ctx context.Context, need, want session.Dollars, f
 }
 
 // work makes calls. The argument kill is the probability that the session is killed during a call.
-// The result tells whether the session was killed.
 func (s *spendingSession) work(ctx context.Context, calls int, kill float64) (killed bool) {
 	for range calls {
 		highest := cent/2 + rand.N(2*cent)
@@ -265,7 +263,6 @@ func runSessions(t *testing.T, stores []Store, claims session.SpendClaims, kill 
 	return p
 }
 
-// compare compares the ledger with the provider's costs. It returns the totals of the ledger.
 func (p *provider) compare(s Store, owners []string) (sum session.UsageTotals) {
 	p.t.Helper()
 	// Ledgers belong to no Conversation, but a sweep must not remove them.

@@ -128,8 +128,6 @@ func (e *Env) install() error {
 	return os.WriteFile(e.Kubeconfig, kubeconfig, 0o600)
 }
 
-// makeSigningKey creates the signing key that a manager would create, and writes it to
-// SigningKeyDir.
 func (e *Env) makeSigningKey() error {
 	data, err := session.NewSigningKey()
 	if err != nil {
@@ -176,7 +174,6 @@ func inheritedName(o client.Object) (names []string) {
 	return names
 }
 
-// startManager starts the webhook. If operator is true, it also starts the operator.
 func (e *Env) startManager(operator bool) error {
 	scheme, err := controllers.NewScheme()
 	if err != nil {

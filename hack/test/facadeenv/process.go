@@ -58,8 +58,7 @@ func (e *Env) StartArchive(address, program, dir string, args ...string) (*Facad
 		"--store=file://" + dir}, args...)...)
 }
 
-// start starts a program and waits until it is ready. The program must serve the path /ready at the
-// address.
+// start starts a program, and waits until it serves the path /ready at the address.
 func (e *Env) start(address, program string, args ...string) (*Facade, error) {
 	metrics := FreeAddress()
 	f := &Facade{URL: "http://" + address, MetricsURL: "http://" + metrics, Log: &testenv.Log{}, Done: make(chan struct{})}

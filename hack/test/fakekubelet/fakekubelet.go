@@ -95,7 +95,6 @@ func Run(ctx context.Context, o Options) (*Kubelet, error) {
 	return k, nil
 }
 
-// podDeleted frees the address of a deleted warm pod.
 func (k *Kubelet) podDeleted(object any) {
 	if pod, isPod := object.(*corev1.Pod); isPod && k.Warm != nil && isWarm(pod) {
 		k.Warm.forget(client.ObjectKeyFromObject(pod))
@@ -200,7 +199,6 @@ func containerStatus(container corev1.Container, state corev1.ContainerState) co
 	}
 }
 
-// end reports that all containers of a pod ended successfully.
 func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod, message string) error {
 	pod.Status.Phase = corev1.PodSucceeded
 	for i := range pod.Status.ContainerStatuses {

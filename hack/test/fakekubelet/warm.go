@@ -93,10 +93,8 @@ func (w *WarmPods) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// isWarm reports whether a pod was created as a warm pod.
 func isWarm(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelWarm] != "" }
 
-// knows reports whether the stub serves the Binds of a pod.
 func (w *WarmPods) knows(pod *corev1.Pod) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,7 +142,6 @@ func (w *WarmPods) serveAt(address string, pod *warmPod) bool {
 // errNoSecret says that a container waits for its Secret. The kubelet retries.
 var errNoSecret = errors.New("the container waits for its Secret")
 
-// forget stops serving a pod, if a pod with this name exists.
 func (w *WarmPods) forget(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -100,7 +100,6 @@ func fuzz(ctx context.Context, test testlist.Test, each time.Duration, out io.Wr
 
 var progress = regexp.MustCompile(`(?m)^fuzz: elapsed: .*, execs: (\d+)`)
 
-// countExecutions returns the number of executions in the last progress line of go test.
 func countExecutions(output string) int {
 	reports := progress.FindAllStringSubmatch(output, -1)
 	if len(reports) == 0 {

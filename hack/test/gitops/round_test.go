@@ -71,7 +71,6 @@ func (u tool) command(t *testing.T, flags ...string) *exec.Cmd {
 	return command
 }
 
-// found is the output of the programs argocd and flux.
 type found struct {
 	Drifted []string
 	Done    map[string]string

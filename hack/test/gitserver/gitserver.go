@@ -33,16 +33,14 @@ type Server struct {
 	api            atomic.Pointer[http.Handler]
 	// redirect, if set, returns the new URL for a request, or an empty text.
 	redirect atomic.Pointer[func(*http.Request) string]
-	// during holds a function, or nil. The server calls the function for each POST request, for
-	// example in the middle of a clone.
+	// during is called for each POST request, for example in the middle of a clone.
 	during atomic.Pointer[func()]
 }
 
 // ServeAPI lets a handler serve Git LFS and all paths outside Git repositories.
 func (s *Server) ServeAPI(api http.Handler) { s.api.Store(&api) }
 
-// Redirect redirects requests to the URLs that a function returns. It does not redirect a request
-// for which the function returns an empty text.
+// Redirect redirects requests to the URLs that a function returns. An empty text means no redirect.
 func (s *Server) Redirect(to func(*http.Request) string) { s.redirect.Store(&to) }
 
 // New starts a server.

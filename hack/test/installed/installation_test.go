@@ -123,7 +123,6 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 	return i
 }
 
-// startArchive starts the archive at an address, with a directory as its store.
 func (i *installation) startArchive(environment []string, address string) {
 	i.t.Helper()
 	health := freeAddress(i.t)
@@ -183,13 +182,11 @@ func (i *installation) apply(object *unstructured.Unstructured) {
 	}
 }
 
-// user returns the user name of a process's ServiceAccount.
 func (i *installation) user(name string) string {
 	w := i.workloads[name]
 	return "system:serviceaccount:" + w.Namespace + ":" + w.ServiceAccount
 }
 
-// config returns a client configuration that authenticates as the ServiceAccount of a program.
 func (i *installation) config(name string) *rest.Config {
 	i.t.Helper()
 	w := i.workloads[name]

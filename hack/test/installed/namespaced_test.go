@@ -141,7 +141,6 @@ func notAURL(namespace string) *v1alpha1.UserSettings {
 	}
 }
 
-// hasRight reports whether a user has a right.
 func hasRight(t *testing.T, user, namespace, verb, resource string) bool {
 	t.Helper()
 	resource, group, _ := strings.Cut(resource, ".")

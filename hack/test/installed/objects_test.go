@@ -74,7 +74,6 @@ func awaitReason(t *testing.T, c *v1alpha1.Conversation, reason string) {
 	})
 }
 
-// change updates an object, and retries after conflicts.
 func change(t *testing.T, o client.Object, set func()) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -96,7 +95,6 @@ func gone(t *testing.T, o client.Object) error {
 
 func quantity(s string) resource.Quantity { return resource.MustParse(s) }
 
-// storageClass returns a default StorageClass.
 func storageClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "standard",

@@ -68,7 +68,6 @@ func removeRight(t *testing.T, i *installation, process, of, verb string) {
 	})
 }
 
-// awaitRefusal waits until the API server has refused a process's request to create an object.
 func awaitRefusal(t *testing.T, i *installation, process, resource, namespace string) {
 	t.Helper()
 	testenv.Await(t, func() error {

@@ -150,7 +150,6 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	}
 }
 
-// appendAsAttempt1 appends events in the name of attempt 1.
 func appendAsAttempt1(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 1, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)})
 	return err

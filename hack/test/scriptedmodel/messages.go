@@ -165,7 +165,6 @@ func anthropicTurns(messages []any, wrong *findings) (turns []Turn, system strin
 	return turns, system
 }
 
-// anthropicBlock adds a content block to the turn.
 func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
 	switch kind := str(block["type"]); kind {
 	case "text":

@@ -134,7 +134,6 @@ func responsesContent(content any, turn *Turn, i int, wrong *findings) {
 	}
 }
 
-// responsesItems returns an answer's output items.
 func (a answer) responsesItems() []object {
 	var items []object
 	if a.Text != "" {

@@ -11,7 +11,6 @@ import (
 )
 
 const (
-	// timeout limits how long Await waits.
 	timeout  = 30 * time.Second
 	interval = 20 * time.Millisecond
 )

@@ -73,7 +73,6 @@ func Main(m *testing.M, set func(*Env), options ...Option) {
 	os.Exit(code)
 }
 
-// processTimeout limits the start and the stop of the control plane.
 const processTimeout = 2 * time.Minute
 
 // Start starts an API server with Parley's CRDs.

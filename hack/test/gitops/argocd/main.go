@@ -78,7 +78,6 @@ func main() {
 	}
 }
 
-// writeHealth reads objects from standard input and writes the health of each.
 func writeHealth(overrides lua.ResourceHealthOverrides) error {
 	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	lines.Buffer(nil, 1<<20)

@@ -111,7 +111,6 @@ func (all checks) healthOf(object *unstructured.Unstructured) (health, error) {
 	return health{result.Status.String()}, nil
 }
 
-// writeHealth reads objects from standard input and writes the health of each.
 func (all checks) writeHealth() error {
 	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	lines.Buffer(nil, 1<<20)
@@ -180,7 +179,6 @@ func (o options) compare(all checks) error {
 	return json.NewEncoder(os.Stdout).Encode(a)
 }
 
-// sync applies the repository and prunes objects that are no longer in it.
 func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets []*unstructured.Unstructured,
 	a *answer) error {
 	changed, err := manager.ApplyAll(ctx, targets, ssa.DefaultApplyOptions())
