@@ -55,9 +55,8 @@ func (b *bed) buildProfiled(ctx context.Context, bin string) error {
 	return nil
 }
 
-// profile writes profiles of the API server and the manager to a directory until the returned
-// function is called. It writes allocations at the start and the end, and CPU profiles of 5 seconds
-// each, which pprof can merge.
+// profile writes profiles of the API server and the manager until the returned function is called.
+// Each CPU profile takes 5 seconds; pprof can merge them.
 func (b *bed) profile(ctx context.Context, dir, subject string) func() {
 	var group sync.WaitGroup
 	over := make(chan struct{})

@@ -83,7 +83,7 @@ func (b *bench) createUser(keyHash string) error {
 	return b.env.Client.Status().Update(context.Background(), settings)
 }
 
-// wanted is the conversation that all measurements create.
+// All measurements create this conversation.
 var wanted = rest.ConversationRequest{
 	Repository: ptr.To("example/widgets"), GitProvider: ptr.To("github"), SelectedBranch: ptr.To("main"),
 	InitialUserMsg: ptr.To("The tests of the parser fail on Windows. Find out why and fix it."),

@@ -69,9 +69,8 @@ func pools() []pool {
 	}
 }
 
-// warmResult is the result of one pool in one round. serial and crowd contain the time that each
-// object took to become RUNNING or ready. The objects in serial start one at a time, the objects in
-// crowd several at a time.
+// warmResult is the result of one pool in one round. It contains the time that each object took to
+// become RUNNING or ready: in serial one object at a time, in crowd several at a time.
 type warmResult struct {
 	serial, crowd []time.Duration
 	// filled is the time until the pool was full. cold is the number of objects that got no warm

@@ -60,8 +60,8 @@ func (r *report) addKeys(values ...[]byte) {
 	r.made = append(r.made, values...)
 }
 
-// crash matches the output of a Go process that panics.
-var crash = regexp.MustCompile(`(?m)^(panic: .*|fatal error: .*)$|"level":"(?:panic|dpanic)".*`)
+// crashPattern matches the output of a Go process that panics.
+var crashPattern = regexp.MustCompile(`(?m)^(panic: .*|fatal error: .*)$|"level":"(?:panic|dpanic)".*`)
 
 func (i *installation) checkLogs(r *report, dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
@@ -77,7 +77,7 @@ func (i *installation) checkLogs(r *report, dir string) error {
 		size += len(text)
 		name := filepath.Base(file)
 		r.checkForKeys(text, "log "+name)
-		for _, line := range crash.FindAll(text, maxShown) {
+		for _, line := range crashPattern.FindAll(text, maxShown) {
 			r.violation(checkProcesses, "%s: %s", name, line)
 		}
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// incomplete is the annotation of an object that a facade did not finish writing. A repeated
-// request completes the object.
-const incomplete = "parley.dev/incomplete"
+// incompleteAnnotation marks an object that a facade did not finish writing. A repeated request
+// completes the object.
+const incompleteAnnotation = "parley.dev/incomplete"
 
 // maxRunning is the default class's limit of running sessions per user.
 const maxRunning = 10
@@ -49,7 +49,7 @@ type found struct {
 // remaining problems. It returns the problem that it saw last.
 func (w *world) check(ctx context.Context) (last string) {
 	var problems []problem
-	settling, cancel := context.WithTimeout(ctx, settle)
+	settling, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	err := cluster.Retry(settling, settleInterval, func(ctx context.Context) error {
 		f, err := w.find(ctx)
@@ -195,7 +195,7 @@ func (t *conversation) problems(f *found) (all []problem) {
 	if !t.suspended.has(c.Spec.Suspend) {
 		say(checkLost, "has suspend %t, want %v", c.Spec.Suspend, t.suspended)
 	}
-	if c.Annotations[incomplete] != "" {
+	if c.Annotations[incompleteAnnotation] != "" {
 		if !t.exists.has(false) {
 			say(checkLost, "is incomplete")
 		}

@@ -40,7 +40,7 @@ func answerTo(err error, name string) answer {
 	}
 	// After a server error or status 429, the outcome is unknown.
 	if code := status.Status().Code; code >= 400 && code < 500 && code != http.StatusTooManyRequests {
-		return answer{outcome: refused, words: err.Error()}
+		return answer{outcome: refused, message: err.Error()}
 	}
 	return answer{outcome: unknown}
 }
@@ -124,7 +124,7 @@ func (f *httpFrontend) send(ctx context.Context, method, path string, body any, 
 	case response.StatusCode == http.StatusNotFound:
 		return answer{outcome: refused, missing: true}, content
 	case response.StatusCode >= 400:
-		return answer{outcome: refused, words: fmt.Sprint(response.StatusCode, " ", string(content))}, content
+		return answer{outcome: refused, message: fmt.Sprint(response.StatusCode, " ", string(content))}, content
 	}
 	return answer{outcome: accepted}, content
 }

@@ -16,10 +16,9 @@ import (
 const (
 	// The pause between two kills is random, between these limits.
 	shortestPause, longestPause = 100 * time.Millisecond, 1800 * time.Millisecond
-	// The program prints its progress each time after this many kills.
-	progress = 25
-	// acquired is the log message of a manager that becomes the leader.
-	acquired      = "Successfully acquired lease"
+	killsPerProgressLine        = 25
+	// leaderMessage is the log message of a manager that becomes the leader.
+	leaderMessage = "Successfully acquired lease"
 	leaseName     = "parley-manager"
 	leaderTimeout = 6 * time.Second
 	leaseTimeout  = 10 * time.Second
@@ -44,7 +43,7 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, c
 			say("from now on, both managers lead")
 			i.electNoLeader()
 		}
-		if n > 0 && n%progress == 0 {
+		if n > 0 && n%killsPerProgressLine == 0 {
 			say("%d kills", n)
 		}
 		pause := shortestPause + time.Duration(random.Int64N(int64(longestPause-shortestPause)))
@@ -64,7 +63,7 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, c
 		}
 		name, victim := i.victim(ctx, random)
 		aimed := o.pool > 0 && n%2 == 0 && claimed.await(ctx, random)
-		leads := victim.hasLogged(acquired)
+		leads := victim.hasLogged(leaderMessage)
 		victim.kill()
 		switch {
 		case name != managerLeads:
@@ -119,7 +118,7 @@ func (i *installation) awaitLeader(ctx context.Context) bool {
 	defer cancel()
 	return cluster.Retry(ctx, probeInterval, func(context.Context) error {
 		for _, m := range i.managers {
-			if m.hasLogged(acquired) {
+			if m.hasLogged(leaderMessage) {
 				return nil
 			}
 		}

@@ -28,10 +28,9 @@ const (
 	// A client pauses at most this long between two requests. With warm pods the pause is longer,
 	// because pools are refilled only while no session waits for its start.
 	maxPause, maxPauseWithPools = 250 * time.Millisecond, time.Second
-	// inFlight is the time for which a request with an unknown outcome may still be in flight. The
-	// next request about the same object waits that long, so that the order of the two requests is
-	// certain.
-	inFlight = 2 * time.Second
+	// A request with an unknown outcome may still be in flight for this time. The next request about
+	// the same object waits that long, so that the order of the two requests is certain.
+	inFlightTime = 2 * time.Second
 )
 
 // frontend is one of the two ways to send requests: the API server or a facade.
@@ -49,8 +48,8 @@ type answer struct {
 	missing, early bool
 	// name is the name of the object that was created or found.
 	name string
-	// words are the message of a refusal.
-	words string
+	// message is the reason of a refusal.
+	message string
 }
 
 // person is one client of a user. When its context ends, it sends no more requests, but waits for
@@ -104,7 +103,7 @@ func (p *person) create(ctx context.Context) {
 		t.oneShot, t.volume = dice < 3, dice > 7
 		t.name = "conversation-" + label
 		if t.oneShot {
-			t.name = once + label
+			t.name = oneShotPrefix + label
 		}
 	case dice < 4:
 		t.id = "conversation-" + label
@@ -169,7 +168,7 @@ func (p *person) ask(ctx context.Context, t *conversation, operation string) {
 	a := do(ctx, t)
 	p.world.report.count(name, operation, a.outcome)
 	if a.outcome == unknown {
-		t.notBefore = time.Now().Add(inFlight)
+		t.notBefore = time.Now().Add(inFlightTime)
 	}
 	p.judge(t, operation, a)
 	t.learn(operation, a)
@@ -185,7 +184,7 @@ func (p *person) judge(t *conversation, operation string, a answer) {
 	case a.missing && !t.exists.has(false):
 		p.world.report.violation(checkLost, "%s was accepted, but not found at its %s", t, operation)
 	case a.outcome == refused && !a.missing && !a.early:
-		p.world.report.violation(checkLost, "the %s of %s was refused: %s", operation, t, a.words)
+		p.world.report.violation(checkLost, "the %s of %s was refused: %s", operation, t, a.message)
 	case creates && a.outcome == accepted && t.name != "" && t.name != a.name:
 		p.world.report.violation(checkOnce, "the repeated request for %s created %s", t, a.name)
 	}
@@ -231,7 +230,7 @@ func (u *user) storeSettings(ctx context.Context, r *report, number int) outcome
 	u.settings.iterations.take(iterations, direct.outcome)
 	for _, a := range []answer{over, direct} {
 		if a.outcome == refused && !a.early {
-			r.violation(checkLost, "the settings of %s/%s were refused: %s", u.namespace, u.name, a.words)
+			r.violation(checkLost, "the settings of %s/%s were refused: %s", u.namespace, u.name, a.message)
 		}
 	}
 	if direct.outcome != accepted {

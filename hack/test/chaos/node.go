@@ -15,8 +15,8 @@ import (
 const (
 	// workTime is the duration of a session that ends by itself.
 	workTime = 300 * time.Millisecond
-	// once is the name prefix of sessions that end by themselves.
-	once = "once-"
+	// Sessions with this prefix end by themselves.
+	oneShotPrefix = "once-"
 )
 
 // startKubelet starts a fake kubelet. It reports sessions as running, and some of them as completed

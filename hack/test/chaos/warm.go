@@ -26,13 +26,11 @@ import (
 const (
 	// bindDelay is the time from a Bind until the session is ready.
 	bindDelay = 150 * time.Millisecond
-	// Of this many Binds, on average one gets no answer, and one gets an error.
-	rareAnswer = 20
-	// restartPause is the longest pause between two restarts of containers. maxInjected is the
-	// largest number of restarts per Conversation. It is smaller than the number of restarts that
-	// the class allows.
-	restartPause = 2 * time.Second
-	maxInjected  = 3
+	// On average, one of this many Binds gets no answer, and one gets an error.
+	bindsPerFault = 20
+	// maxRestarts is smaller than the number of restarts that the class allows.
+	maxRestarts     = 3
+	maxRestartPause = 2 * time.Second
 )
 
 // bind identifies the session and the attempt of a Bind that a pod received.
@@ -65,7 +63,7 @@ func (b *binds) answer(pod types.NamespacedName, uid types.UID, sent *session.Bi
 	b.record(pod, uid, sent)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch b.random.IntN(rareAnswer) {
+	switch b.random.IntN(bindsPerFault) {
 	case 0:
 		b.lost++
 		return fakekubelet.Lose
@@ -101,7 +99,7 @@ func (b *binds) record(pod types.NamespacedName, uid types.UID, sent *session.Bi
 func (b *binds) lifetime(pod *corev1.Pod) (time.Duration, string) {
 	const result = `{"reason":"Completed","message":"done"}`
 	if pod.Labels[v1alpha1.LabelWarm] == "" {
-		if strings.HasPrefix(pod.Name, once) {
+		if strings.HasPrefix(pod.Name, oneShotPrefix) {
 			return workTime, result
 		}
 		return 0, ""
@@ -109,7 +107,7 @@ func (b *binds) lifetime(pod *corev1.Pod) (time.Duration, string) {
 	b.mu.Lock()
 	bound, is := b.boundAt[client.ObjectKeyFromObject(pod)]
 	b.mu.Unlock()
-	if !is || !strings.HasPrefix(pod.Labels[v1alpha1.LabelConversation], once) {
+	if !is || !strings.HasPrefix(pod.Labels[v1alpha1.LabelConversation], oneShotPrefix) {
 		return 0, ""
 	}
 	return bound.Add(workTime).Sub(pod.Status.ContainerStatuses[0].State.Running.StartedAt.Time), result
@@ -131,15 +129,15 @@ func (i *installation) createPools(ctx context.Context, size int) error {
 // restartContainers restarts the containers of random warm pods that have a session.
 func (b *binds) restartContainers(ctx context.Context, i *installation, kubelet *fakekubelet.Kubelet,
 	random *rand.Rand) {
-	for cluster.Sleep(ctx, time.Duration(random.Int64N(int64(restartPause)))) == nil {
+	for cluster.Sleep(ctx, time.Duration(random.Int64N(int64(maxRestartPause)))) == nil {
 		pods := &corev1.PodList{}
 		if i.admin.List(ctx, pods, ofSessions, client.HasLabels{v1alpha1.LabelWarm}) != nil {
 			continue
 		}
 		running := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
 			return p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || uidOf(&p) == "" ||
-				b.restarted(uidOf(&p)) >= maxInjected ||
-				strings.HasPrefix(p.Labels[v1alpha1.LabelConversation], once)
+				b.restarted(uidOf(&p)) >= maxRestarts ||
+				strings.HasPrefix(p.Labels[v1alpha1.LabelConversation], oneShotPrefix)
 		})
 		if len(running) == 0 {
 			continue

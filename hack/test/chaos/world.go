@@ -26,9 +26,8 @@ const (
 	clientsPerUser = 2
 	// maxLive is the number of conversations per client. A user's total exceeds the class's limit of
 	// running sessions.
-	maxLive = 7
-	// settle is the longest time until all objects are in the requested state.
-	settle         = 2 * time.Minute
+	maxLive        = 7
+	settleTimeout  = 2 * time.Minute
 	settleInterval = 500 * time.Millisecond
 )
 

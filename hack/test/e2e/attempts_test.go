@@ -15,9 +15,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// request is the user's message in several checks. The agent "Writer" writes this message to a
-// file.
-const request = "Write this down once."
+// writerMessage is the message that the agent "Writer" writes to a file.
+const writerMessage = "Write this down once."
 
 func useWriter(s *v1alpha1.UserSettingsSpec) { s.Agent = ptr.To(writer) }
 
@@ -25,14 +24,14 @@ func (t *t) startWork(namespace, name string, change func(*v1alpha1.Conversation
 	t.addWriter()
 	t.settings(namespace, useWriter)
 	c := t.running(namespace, name, func(s *v1alpha1.ConversationSpec) {
-		s.InitialUserMsg = ptr.To(request)
+		s.InitialUserMsg = ptr.To(writerMessage)
 		if change != nil {
 			change(s)
 		}
 	})
 	t.retry(func(ctx context.Context) error {
 		got, err := t.exec(ctx, c, "cat agent-was-here")
-		if err == nil && got != request {
+		if err == nil && got != writerMessage {
 			err = fmt.Errorf("the agent wrote %q", got)
 		}
 		return err

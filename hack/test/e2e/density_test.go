@@ -90,7 +90,7 @@ func (s *starts) wakeAll(class string, all func(int, func(context.Context, strin
 	s.must(s.awaitPool(class, idlePool))
 	awaitIdleNode(s.ctx)
 	began := time.Now()
-	times := make(chan took, idleSessions)
+	times := make(chan startTimes, idleSessions)
 	whole := all(idleSessions, func(ctx context.Context, name string) error {
 		if err := s.message(ctx, name, 2); err != nil {
 			return err
@@ -100,11 +100,11 @@ func (s *starts) wakeAll(class string, all func(int, func(context.Context, strin
 			return err
 		}
 		called, err := s.model.called.await(ctx, turnOf(name, 2))
-		times <- took{running: []time.Duration{running.Sub(began)}, called: []time.Duration{called.Sub(began)}}
+		times <- startTimes{running: []time.Duration{running.Sub(began)}, called: []time.Duration{called.Sub(began)}}
 		return err
 	})
 	close(times)
-	var each took
+	var each startTimes
 	for one := range times {
 		each.running, each.called = append(each.running, one.running...), append(each.called, one.called...)
 	}

@@ -84,7 +84,7 @@ func agentKilledForMemory(t *t) {
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) { s.Agent = ptr.To(eater) })
 	c := t.conversation(ns, "eats", func(s *v1alpha1.ConversationSpec) {
 		ofClass(tightClass)(s)
-		s.InitialUserMsg = ptr.To(request)
+		s.InitialUserMsg = ptr.To(writerMessage)
 	})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
 	// Some kernels kill all processes of the container, not only the agent. The session is then

@@ -48,9 +48,8 @@ func runInNamespaces(ctx context.Context, o options) error {
 	}
 }
 
-// hidden lists directories of the host to which a node writes. In the namespaces, each of these
-// directories is a tmpfs.
-var hidden = []string{"/run", "/var/lib", "/var/log"}
+// A node writes to these directories. In the namespaces, each of them is a tmpfs.
+var tmpfsDirs = []string{"/run", "/var/lib", "/var/log"}
 
 // runInit runs as the first process of the namespaces. It makes all mounts private, starts the
 // worker, and reaps orphaned processes.
@@ -62,7 +61,7 @@ func runInit() error {
 		""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	for _, dir := range hidden {
+	for _, dir := range tmpfsDirs {
 		if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
 			return fmt.Errorf("mount %s: %w", dir, err)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// rewrite replaces the content of every writable file with an empty JSON object. It then writes the
-// number of files to the file "rewritten".
+// This command replaces the content of every writable file with an empty JSON object. It then
+// writes the number of files to the file "rewritten".
 const rewrite = `n=0; for file in $(find / \( -path /proc -o -path /sys -o -path /dev \) -prune -o -type f -writable ` +
 	`-print); do echo '{}' > "$file" && n=$((n+1)); done; echo $n > rewritten`
 

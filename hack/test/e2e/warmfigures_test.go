@@ -51,12 +51,12 @@ type starts struct {
 	repo    repository
 	running *moments
 	model   *working
-	taken   map[string]*[2]took // keyed by kind; element 0: one start at a time, element 1: several
+	taken   map[string]*[2]startTimes // keyed by kind; element 0: one start at a time, element 1: several
 }
 
-// took holds the times from the request until RUNNING, and until the model has the result of the
-// first tool call.
-type took struct{ running, called []time.Duration }
+// startTimes holds the times from the request until RUNNING, and until the model has the result of
+// the first tool call.
+type startTimes struct{ running, called []time.Duration }
 
 type startKind struct {
 	name string
@@ -73,7 +73,7 @@ type startKind struct {
 }
 
 func (t *t) newStarts() *starts {
-	s := &starts{t: t, user: t.newUser(), taken: map[string]*[2]took{}}
+	s := &starts{t: t, user: t.newUser(), taken: map[string]*[2]startTimes{}}
 	var baseURL string
 	s.model, baseURL = t.workingModel()
 	t.post(s.user, "/api/settings", rest.Settings{LLMModel: rest.Set("scripted/model"),
@@ -107,7 +107,7 @@ func warmStarts(t *t) {
 	}
 	s := t.newStarts()
 	for i, k := range s.kinds() {
-		s.taken[k.name] = &[2]took{}
+		s.taken[k.name] = &[2]startTimes{}
 		class := fmt.Sprintf("starts-%d", i)
 		if k.class != nil {
 			remove := t.makeClass(class, func(spec *v1alpha1.SessionClassSpec) {

@@ -33,8 +33,8 @@ type Server struct {
 	api            atomic.Pointer[http.Handler]
 	// redirect, if set, returns the new URL for a request, or an empty text.
 	redirect atomic.Pointer[func(*http.Request) string]
-	// during is called for each POST request, for example in the middle of a clone.
-	during atomic.Pointer[func()]
+	// onPost is called for each POST request, for example in the middle of a clone.
+	onPost atomic.Pointer[func()]
 }
 
 // ServeAPI lets a handler serve Git LFS and all paths outside Git repositories.
@@ -78,8 +78,8 @@ func New(t *testing.T) *Server {
 			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return
 		}
-		if during := s.during.Load(); during != nil && r.Method == http.MethodPost {
-			(*during)()
+		if onPost := s.onPost.Load(); onPost != nil && r.Method == http.MethodPost {
+			(*onPost)()
 		}
 		if redirect := s.redirect.Load(); redirect != nil {
 			if to := (*redirect)(r); to != "" {
@@ -131,10 +131,10 @@ func (s *Server) FailOnce(method string, fail Failure) {
 // SetDuring sets a function that is called in the middle of a clone. Nil removes the function.
 func (s *Server) SetDuring(during func()) {
 	if during == nil {
-		s.during.Store(nil)
+		s.onPost.Store(nil)
 		return
 	}
-	s.during.Store(&during)
+	s.onPost.Store(&during)
 }
 
 // Host returns the host and port.

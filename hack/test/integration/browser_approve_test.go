@@ -194,7 +194,7 @@ func edits(id string, args map[string]any) session.Event {
 		ToolCall: &session.ToolCall{ID: id}}
 }
 
-// invisible contains characters that are invisible or look like a space.
+// These characters are invisible or look like a space.
 const invisible = "\u200b\u202e\u2028\u00ad\u034f\u115f\u180e\u2800\u3164\ufe0f\uffa0\ufffb\U000e0041\U000e0101"
 
 func TestThePageShowsTheWholeActionBeforeItsApproval(t *testing.T) {

@@ -116,9 +116,9 @@ func TestThePageLetsAPersonChooseSettings(t *testing.T) {
 	b.checkErrors()
 }
 
-// All tabs share the cookie, which names the chosen settings. If the user chooses another team in
-// one tab, the messages of the other tab must still go to its own team, even if the new team has a
-// conversation of the same name.
+// The tabs share a cookie, which names the chosen settings. After the user chooses another team in
+// one tab, the messages of the other tab must still go to its own team. This holds even if both
+// teams have a conversation with the same name.
 func TestThePageKeepsTheSettingsOfEachTab(t *testing.T) {
 	f := newStubFacade(t)
 	f.list = func(url.Values) []map[string]any { return nil }
@@ -181,9 +181,9 @@ func TestThePageSignsOutInAllTabs(t *testing.T) {
 	}
 }
 
-// A frozen tab may get status 401 before the storage event that announces a sign-out in another
-// tab. The test simulates this: the tab itself stores the announcement, and a tab receives no event
-// for its own changes.
+// A frozen tab may get status 401 before it learns of a sign-out in another tab. The test simulates
+// this: the tab itself stores the announcement, and a tab gets no storage event for its own
+// changes.
 func TestThePageDoesNotRenewASignInAfterASignOut(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = sessionWith("red", "ada")
