@@ -42,7 +42,7 @@ type provider struct {
 	refused int
 	killed  int
 	repeats int
-	// counted is the cost that the sessions have reported. lost is the real cost of unreported calls.
+	// counted is the reported cost. lost is the real cost of calls that were never reported.
 	counted, lost session.Dollars
 }
 

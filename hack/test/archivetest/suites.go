@@ -192,8 +192,7 @@ func TestTurns(t *testing.T, address string) {
 		return s.SetTurn(t.Context(), uid, "ns/"+uid, attempt, turn)
 	}
 	tags := map[Store]string{}
-	// In each of the two processes, wants waits until the list of outcomes changes, and compares
-	// the new list.
+	// Both processes must list these outcomes after the next change.
 	wants := func(want string) {
 		t.Helper()
 		for _, s := range []Store{one, other} {

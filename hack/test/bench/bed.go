@@ -272,7 +272,7 @@ func (b *bed) createSettings(ctx context.Context) error {
 			return err
 		}
 	}
-	// The ClusterRole "edit" gets the rights on UserSettings when the aggregation controller has run.
+	// The aggregation controller adds the rights on UserSettings to the role edit with a delay.
 	if err := cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		return b.user.Create(ctx, settings.DeepCopy())
 	}); err != nil {

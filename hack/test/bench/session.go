@@ -41,8 +41,8 @@ func (b *bed) startNode(ctx context.Context, bin string) error {
 
 // measuredSession contains the times and the memory of one session.
 type measuredSession struct {
-	// request is the time from POST until the first request to the model. call is the time from POST
-	// until the first tool call runs.
+	// request is the time from POST to the first request to the model, and call the time from POST
+	// to the first tool call.
 	request, call time.Duration
 	memory        map[string]sample // keyed by the name of the program
 }

@@ -266,8 +266,7 @@ func (b *bed) warmConversations(ctx context.Context) (int, error) {
 	return b.warmPodsOf(ctx, "Conversation")
 }
 
-// warmPodsOf returns the number of ready pods that were created as warm pods and have an owner of this
-// kind.
+// warmPodsOf counts the ready pods that were created as warm pods and have an owner of this kind.
 func (b *bed) warmPodsOf(ctx context.Context, kind string) (count int, err error) {
 	pods := &corev1.PodList{}
 	if err := b.parley.Client.List(ctx, pods, client.InNamespace(benchNamespace),

@@ -81,8 +81,8 @@ func (a *claims) see(deleted bool, object any) {
 	}
 }
 
-// await waits for a new claim and then for a random time. It reports whether the session with this
-// claim is still not RUNNING.
+// await waits for a new claim, and then for a random time. It reports whether the session has not
+// become RUNNING in the meantime.
 func (a *claims) await(ctx context.Context, random *rand.Rand) bool {
 	select { // discard an old claim
 	case <-a.made:

@@ -28,8 +28,8 @@ const (
 	// A client pauses at most this long between two requests. With warm pods the pause is longer,
 	// because pools are refilled only while no session waits for its start.
 	maxPause, maxPauseWithPools = 250 * time.Millisecond, time.Second
-	// A request with an unknown outcome may still be in flight for this time. The next request about
-	// the same object waits that long, so that the order of the two requests is certain.
+	// A request with an unknown outcome may be in flight for this time. The next request about the
+	// same object waits that long, so that the order of the two requests is certain.
 	inFlightTime = 2 * time.Second
 )
 
@@ -43,8 +43,8 @@ type frontend interface {
 
 type answer struct {
 	outcome outcome
-	// missing is set if the object does not exist. early is set if the API server has not loaded its
-	// roles yet.
+	// missing is set if the object does not exist, early if the API server has not loaded its roles
+	// yet.
 	missing, early bool
 	// name is the name of the object that was created or found.
 	name string

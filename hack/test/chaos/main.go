@@ -85,8 +85,7 @@ func main() {
 		}
 		return
 	}
-	// The first signal ends the kills, and the results so far are checked; the second signal ends the
-	// run.
+	// The first signal ends the kills, and the results are checked. The second signal ends the run.
 	var stop context.CancelFunc
 	o.killing, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(o.killing, stop)

@@ -24,8 +24,8 @@ const (
 	// clientsPerUser is the number of concurrent clients of a user. Each client has its own
 	// conversations, so that the last write to each conversation is known.
 	clientsPerUser = 2
-	// maxLive is the number of conversations per client. A user's total exceeds the class's limit of
-	// running sessions.
+	// maxLive limits the conversations of a client. All clients of a user together exceed the
+	// class's limit of running sessions.
 	maxLive        = 7
 	settleTimeout  = 2 * time.Minute
 	settleInterval = 500 * time.Millisecond
@@ -91,8 +91,7 @@ type conversation struct {
 	frontend string
 	oneShot  bool
 	volume   bool
-	// id is set by the client. idempotencyKey is sent with the request. A request that has neither of
-	// them cannot be repeated.
+	// A request that has neither an ID nor an idempotency key cannot be repeated.
 	id, idempotencyKey string
 	// toolKey is the key of the conversation's tool server.
 	toolKey string

@@ -43,7 +43,7 @@ func (a *administrator) write(name, content string) string {
 	return file
 }
 
-// issuer serves a stub of an OpenID provider over TLS, with a certificate of the cluster's authority.
+// issuer serves a stub of an OpenID provider, with a certificate of the cluster's authority.
 func (t *t) issuer() (issuer *openid.Issuer, caFile string) {
 	listener, err := net.Listen("tcp", issuerAddress)
 	t.must(err)

@@ -70,8 +70,8 @@ func (n *inside) watchClaims(ctx context.Context) error {
 func (n *inside) matchVolumes(ctx context.Context) error {
 	var claims corev1.PersistentVolumeClaimList
 	var volumes corev1.PersistentVolumeList
-	// The volumes are listed before the claims. If the claim of a listed volume is not in the list of
-	// claims, the claim was deleted.
+	// List the volumes before the claims. If the claim of a listed volume is then missing, the
+	// claim was deleted.
 	if err := errors.Join(n.client.List(ctx, &volumes), n.client.List(ctx, &claims)); err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ type startTimes struct{ running, called []time.Duration }
 
 type startKind struct {
 	name string
-	// The function class changes the class of the sessions. If it is nil, the starts need no class.
+	// The function class changes the class of the sessions. It is nil for starts without a class.
 	// pool is the number of warm pods of the class.
 	class func(*v1alpha1.SessionClassSpec)
 	pool  int32

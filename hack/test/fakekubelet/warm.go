@@ -32,7 +32,7 @@ type WarmPods struct {
 	// Answer chooses the answer to a Bind. The stub calls it only for Binds that the pod's key
 	// decrypts and that are not a conflict. If Answer is nil, the stub accepts these Binds.
 	Answer func(pod types.NamespacedName, uid types.UID, bind *session.Bind) Answer
-	// Conflict, if set, is called for each Bind to a pod that is already bound to another session or
+	// Conflict, if set, is called for each Bind to a pod that is bound to another session or
 	// attempt.
 	Conflict func(pod types.NamespacedName, uid types.UID, bind *session.Bind)
 
@@ -125,8 +125,8 @@ func (w *WarmPods) add(ctx context.Context, c client.Client, pod *corev1.Pod) (s
 	return address, nil
 }
 
-// serveAt listens on the address of a pod, unless one listener serves all pods. It reports whether the
-// address is free.
+// serveAt listens on the address, unless one listener serves all pods. It returns false if the
+// address is in use.
 func (w *WarmPods) serveAt(address string, pod *warmPod) bool {
 	if w.listener != nil {
 		return true

@@ -43,8 +43,8 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 	// The policy must let only the renamed manager write statuses. newPerson has shown that the
 	// renamed manager can write them.
 	expectStatusRefused(t, ada.namespace)
-	// The webhook must recognize the renamed facade. Only Parley itself may refer to a managed
-	// Secret without the right to read it.
+	// A user who refers to a managed Secret needs the right to read it, but Parley does not. The
+	// webhook must therefore recognize the renamed facade.
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
 		`"agent": "CodeActAgent"}`)
 	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)

@@ -36,8 +36,8 @@ type stubFacade struct {
 	// posted contains the headers of all requests for a new conversation.
 	posted  []http.Header
 	created []map[string]any // the bodies of all requests for a new conversation
-	// busy is how many requests for a new conversation get status 503 before the first request
-	// succeeds. After status 503, a client does not know whether a conversation was created.
+	// busy is the number of requests for a new conversation that get status 503 before one
+	// succeeds.
 	busy int
 	// answered contains all requests and events that the user sent for the conversation.
 	answered []userEvent

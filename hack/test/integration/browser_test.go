@@ -59,7 +59,7 @@ func newTab(parent context.Context, t *testing.T, host string) *browser {
 	ctx, cancel := chromedp.NewContext(parent)
 	t.Cleanup(cancel)
 	b := &browser{t: t, ctx: ctx, pictures: os.Getenv("PARLEY_PICTURES")}
-	note(b, log.EntryAdded, func(e log.EventEntryAdded) string {
+	watchEvents(b, log.EntryAdded, func(e log.EventEntryAdded) string {
 		if e.Entry.Level != log.EntryLevelError && e.Entry.Level != log.EntryLevelWarning {
 			return ""
 		}
@@ -68,16 +68,16 @@ func newTab(parent context.Context, t *testing.T, host string) *browser {
 		}
 		return fmt.Sprintf("%s: %s (%s)", e.Entry.Level, e.Entry.Text, e.Entry.URL)
 	})
-	note(b, runtime.ExceptionThrown, func(e runtime.EventExceptionThrown) string {
+	watchEvents(b, runtime.ExceptionThrown, func(e runtime.EventExceptionThrown) string {
 		return fmt.Sprintf("%+v", e.ExceptionDetails)
 	})
-	note(b, runtime.ConsoleAPICalled, func(e runtime.EventConsoleAPICalled) string {
+	watchEvents(b, runtime.ConsoleAPICalled, func(e runtime.EventConsoleAPICalled) string {
 		if e.Type != runtime.ConsoleAPICalledTypeError && e.Type != runtime.ConsoleAPICalledTypeAssert {
 			return ""
 		}
 		return fmt.Sprintf("console.%s", e.Type)
 	})
-	note(b, network.RequestWillBeSent, func(e network.EventRequestWillBeSent) string {
+	watchEvents(b, network.RequestWillBeSent, func(e network.EventRequestWillBeSent) string {
 		to, err := url.Parse(e.Request.URL)
 		if err == nil && (to.Host == host || to.Scheme == "data" || to.Scheme == "blob") {
 			return ""
@@ -87,9 +87,9 @@ func newTab(parent context.Context, t *testing.T, host string) *browser {
 	return b
 }
 
-// note watches the events of one type in the browser. The function wrong returns an error text for
-// an event that must not happen, and note records this text for checkErrors.
-func note[E any](b *browser, of cdp.Event[E], wrong func(E) string) {
+// watchEvents passes each event of one type to the function wrong. checkErrors reports the texts
+// that this function returns.
+func watchEvents[E any](b *browser, of cdp.Event[E], wrong func(E) string) {
 	events := chromedp.Events(b.ctx, of)
 	go func() {
 		for event, err := range events {

@@ -94,7 +94,7 @@ func TestAnOpenIDSignInCannotBeReplayed(t *testing.T) {
 	b := o.opensFacade(t)
 	var mu sync.Mutex
 	var callback string
-	note(b, network.RequestWillBeSent, func(e network.EventRequestWillBeSent) string {
+	watchEvents(b, network.RequestWillBeSent, func(e network.EventRequestWillBeSent) string {
 		if strings.Contains(e.Request.URL, "/api/signin/callback") {
 			mu.Lock()
 			defer mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// limit gives a person a class with spending limits, and creates the price of the model limited/model.
+// limit gives a person a class with spending limits. It also creates a price of limited/model.
 func (p *person) limit(t *testing.T, limits v1alpha1.SpendingLimits) {
 	t.Helper()
 	prices := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.ModelsName},

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Device is an issuer with the device flow and rotating refresh tokens. A refresh token that is used
-// twice ends the sign-in.
+// Device is an issuer with the device flow. A refresh token that is used twice ends the sign-in.
 type Device struct {
 	*Issuer
 	// Overrides replace entries of the published configuration.
