@@ -10,7 +10,6 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// call is an HTTP operation of a user.
 type call struct{ method, path string }
 
 // userCalls returns every call in openapi.yaml that needs a credential. A test of package server

@@ -115,8 +115,6 @@ func TestConcurrentCreationsOfOneIDCreateOneConversation(t *testing.T) {
 	}
 }
 
-// A killed facade may leave each conversation incomplete at any step. Repeated requests complete
-// all conversations.
 func TestARetryFinishesAConversationThatAKilledFacadeBegan(t *testing.T) {
 	// A kill between two creations leaves no incomplete conversation. In this case, the test tries
 	// again.

@@ -131,7 +131,7 @@ func TestANewKeyNeverReachesTheOldEndpoint(t *testing.T) {
 	}
 }
 
-// A conversation with keys is several objects. A retry completes any partial creation.
+// A conversation with keys consists of several objects.
 func TestARetryCompletesAPartialConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)

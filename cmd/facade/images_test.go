@@ -178,7 +178,7 @@ func TestRepeatedImagesAreStoredOnce(t *testing.T) {
 		complains(t, "body.image_urls: too_long")
 }
 
-// A conversation with images is several objects. A retry completes any partial creation.
+// A conversation with images consists of several objects.
 func TestARetryCompletesPartialImages(t *testing.T) {
 	t.Parallel()
 	for written := range 2 {

@@ -86,7 +86,6 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 	return c.getWith(ctx, token, session.ArchiveRoot+url.PathEscape(uid)+path)
 }
 
-// getWith sends a GET request with this token to the archive.
 func (c *Client) getWith(ctx context.Context, token, path string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.root+path, http.NoBody)
@@ -112,7 +111,6 @@ func (c *Client) getWith(ctx context.Context, token, path string) (io.ReadCloser
 	return nil, errors.Join(err, body.Close())
 }
 
-// read decodes a JSON document about a Conversation. The document has at most limit bytes.
 func (c *Client) read(ctx context.Context, uid, path string, limit int64, into any) error {
 	body, err := c.get(ctx, uid, path)
 	if err != nil {

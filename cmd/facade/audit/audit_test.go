@@ -13,7 +13,6 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/audit"
 )
 
-// disk is a stub of a file whose disk can be full.
 type disk struct {
 	bytes.Buffer
 	full bool

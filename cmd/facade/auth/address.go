@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// from returns the address of the peer, and whether the peer is a trusted proxy.
-func (p Proxies) from(r *http.Request) (address netip.Addr, trusted bool) {
+func (p Proxies) peer(r *http.Request) (address netip.Addr, trusted bool) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return netip.Addr{}, false
@@ -36,7 +35,7 @@ func (p Proxies) ClientNetwork(r *http.Request) string {
 // last address in X-Forwarded-For that is not a trusted proxy. Clients can forge the addresses
 // before that address.
 func (p Proxies) ClientAddress(r *http.Request) string {
-	client, trusted := p.from(r)
+	client, trusted := p.peer(r)
 	if !client.IsValid() {
 		return ""
 	}

@@ -31,9 +31,8 @@ const (
 	// time or a request to the API server.
 	newTokens, newTokensBurst         = 200, 600
 	addressTokens, addressTokensBurst = 20, 300
-	// verifyTimeout limits the verification of a token.
-	verifyTimeout = 10 * time.Second
-	// serviceAccount is the prefix of the usernames of ServiceAccounts.
+
+	verifyTimeout  = 10 * time.Second
 	serviceAccount = "system:serviceaccount:"
 )
 
@@ -62,8 +61,7 @@ type verified struct {
 	at time.Time
 }
 
-// NewTokens returns Tokens with an empty cache. provider is nil if people do not sign in with an
-// OpenID provider.
+// NewTokens returns Tokens with an empty cache. provider may be nil.
 func NewTokens(provider *identity.Provider, objects cluster.API) *Tokens {
 	return &Tokens{Provider: provider, objects: objects, all: rate.NewLimiter(newTokens, newTokensBurst),
 		addresses: limits.New(limits.Options{Rate: addressTokens, Burst: addressTokensBurst}),

@@ -17,16 +17,15 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// cookieLifetime is the lifetime of a cookie: one working day. If the session key changes, the
-// cookie becomes invalid at once. If a person's ID token expires sooner, the cookie expires
-// together with the token.
+// cookieLifetime is one working day. A cookie becomes invalid sooner if the session key changes or
+// the person's ID token expires.
 const cookieLifetime = 12 * time.Hour
 
 const linkLifetime = 10 * time.Minute
 
-// The name of the cookie is plainName or, over TLS, securePrefix and plainName. A browser accepts a
-// cookie whose name starts with securePrefix only over TLS and only from this host, so that no page
-// of a neighbouring host can replace the cookie.
+// The name of the cookie is plainName; over TLS, securePrefix comes before it. Browsers accept a
+// cookie with this prefix only over TLS and only from this host, so that no neighbouring host can
+// replace the cookie.
 const (
 	securePrefix = "__Host-"
 	plainName    = "parley"
@@ -55,8 +54,8 @@ func NewCookies(secrets Secrets, proxies Proxies, externalURL string) *Cookies {
 		alwaysTLS: err == nil && external.Scheme == "https"}
 }
 
-// claims are the contents of a cookie. They contain only a hash of the session key, so the cookie
-// does not reveal the key. The cookie becomes invalid when the key changes.
+// claims are the contents of a cookie. They contain a hash of the session key, not the key itself.
+// When the key changes, the cookie becomes invalid.
 type claims struct {
 	UID     types.UID `json:"uid,omitempty"`
 	KeyHash string    `json:"key,omitempty"`
@@ -185,7 +184,6 @@ func (c *Cookies) SetPerson(w http.ResponseWriter, r *http.Request, person Crede
 		Expires: min(latest, person.Expires.Unix())})
 }
 
-// send sends a cookie with these claims. The browser drops the cookie when the claims expire.
 func (c *Cookies) send(w http.ResponseWriter, r *http.Request, name string, site http.SameSite, claimed claims) error {
 	value, err := c.issue(claimed)
 	if err == nil {

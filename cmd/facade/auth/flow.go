@@ -30,7 +30,8 @@ type Flow struct {
 	// the flow (PKCE).
 	Nonce    string `json:"nonce"`
 	Verifier string `json:"verifier"`
-	// RedirectURI is the URL of the callback. The browser opens the path in Then after the sign-in.
+	// RedirectURI is the URL of the callback. The field Then is the path that the browser opens
+	// after the sign-in.
 	RedirectURI string `json:"redirect"`
 	Then        string `json:"then"`
 }

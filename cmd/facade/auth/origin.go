@@ -35,7 +35,7 @@ func (p Proxies) overTLS(r *http.Request) bool {
 	if r.TLS != nil {
 		return true
 	}
-	_, trusted := p.from(r)
+	_, trusted := p.peer(r)
 	return trusted && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
 

@@ -59,8 +59,8 @@ func NamesOf(all []v1alpha1.UserSettings) []rest.SettingsName {
 	return names
 }
 
-// choose returns the settings that the person of a credential chose. If the person chose none,
-// exactly one UserSettings must be usable, and choose returns it.
+// choose returns the settings that the person chose or, without a choice, the person's only usable
+// settings.
 func choose(ctx context.Context, objects cluster.API, credential Credential) (*v1alpha1.UserSettings, error) {
 	usable, err := Usable(ctx, objects, credential)
 	chosen := credential.Settings

@@ -13,10 +13,9 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// These expressions parse the message of a metav1.StatusCause. The other fields of a cause contain
-// only the location and the type of an error. The message contains the details, in English, and
-// also the rejected value, which must not appear in a response. The tests of each setting and field
-// check the expressions against a real API server.
+// These expressions parse the message of a metav1.StatusCause, because no other field contains the
+// details of an error. The message also contains the rejected value, which must not appear in a
+// response. Tests check the expressions against a real API server.
 var (
 	subject = regexp.MustCompile(`^\S+ in body `)
 	// typeName matches the name of a type. If a rule is about a whole object, the API server sends
@@ -45,8 +44,8 @@ func details(causes []metav1.StatusCause, names rest.EntryNames) []rest.Detail {
 	return details
 }
 
-// explain translates a cause into the type and the message of an error. The message omits the value
-// that the API server adds.
+// explain returns the type and the message of an error. The message does not contain the rejected
+// value.
 func explain(cause metav1.StatusCause) (kind, msg string) {
 	value, detail := splitCause(cause.Message)
 	detail = subject.ReplaceAllString(detail, "Input ")

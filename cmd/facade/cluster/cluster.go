@@ -26,10 +26,8 @@ import (
 // FieldOwner is the field manager of the facade's writes.
 const FieldOwner = "parley-facade"
 
-// indexKeyHash indexes settings by the hash of their session key.
 const indexKeyHash = "status.sessionKeyHash"
 
-// indexOwner indexes settings by the username of their owner.
 const indexOwner = "spec.owner.username"
 
 // cacheWait limits the wait until the facade's own writes appear in the cache.
@@ -127,9 +125,8 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 }
 
 // newCache caches UserSettings and Conversations, without the fields that no response uses. The
-// watches of the cache have their own connection, so that a burst of writes does not delay watch
-// events. In client-go, clients with equal configurations share a connection, so the cache has its
-// own dialer.
+// cache has its own dialer. Otherwise it would share a connection with the other clients, and a
+// burst of writes would delay watch events.
 func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, namespaces []string) (cache.Cache,
 	error) {
 	watched := map[string]cache.Config{} // empty means all

@@ -65,11 +65,10 @@ func tooLargeForEtcd(err error) bool {
 // distinguishes such a refusal from a policy's refusal.
 var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
-// IsForbidden reports whether a quota or policy refuses a request. It is false for errors that the
-// client did not cause: missing permissions of the facade, and an API server that has just started.
-// Such an API server forbids everything, even discovery, until it has read its roles and policies.
-// If discovery is forbidden, the error has no message that clusterFault could match.
-// IsUnexpectedServerError recognizes this error instead.
+// IsForbidden reports whether a quota or policy refuses a request. It is false if the facade lacks
+// a permission, or if the API server has just started and forbids everything. Such an API server
+// also forbids discovery. The error of discovery has no message for clusterFault, but
+// IsUnexpectedServerError recognizes it.
 func IsForbidden(err error) bool {
 	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !clusterFault.MatchString(err.Error())
 }

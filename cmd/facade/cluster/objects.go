@@ -47,7 +47,7 @@ func (c *Cluster) ReviewToken(ctx context.Context, token string) (username strin
 	if err := c.live.Create(ctx, review); err != nil {
 		return "", nil, err
 	}
-	// An authenticator that does not know audiences returns the API server's own audiences.
+	// An authenticator that ignores the requested audiences returns the API server's own audiences.
 	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience) {
 		return "", nil, nil
 	}
@@ -81,9 +81,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	if options.Force {
 		apply = append(apply, client.ForceOwnership)
 	}
-	// The client decodes the response into the object that it sent. If the object were typed, its
-	// list entries would keep fields that were sent but are missing in the response. The object is
-	// therefore unstructured.
+	// The object is unstructured, because the client decodes the response into it. List entries of
+	// a typed object would keep fields that are missing in the response.
 	settings := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"namespace": over.Namespace, "name": over.Name, "resourceVersion": over.ResourceVersion,

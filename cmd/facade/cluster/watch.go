@@ -64,8 +64,7 @@ func (w *watchers) notify(object any) {
 	}
 }
 
-// follow observes the cache. When a conversation changes, it notifies the watchers of this
-// conversation.
+// follow notifies the watchers of each conversation that changes in the cache.
 func (w *watchers) follow(ctx context.Context, objects cache.Cache) error {
 	informer, err := objects.GetInformer(ctx, &v1alpha1.Conversation{}, cache.BlockUntilSynced(false))
 	if err != nil {

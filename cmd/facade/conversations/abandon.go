@@ -12,12 +12,10 @@ import (
 )
 
 const (
-	// abandonTime limits the time of one request to delete a conversation that was created although
-	// the client got an error.
+	// abandonTime limits one request to delete a conversation.
 	abandonTime = 5 * time.Second
-	// unknownTime limits the time in which a deletion is retried if the facade does not know
-	// whether the conversation was created. The API server processes a request for at most a
-	// minute, so it may still create the conversation in this time.
+	// unknownTime limits the retries of abandonUnknown. The API server may still create the
+	// conversation in this time, because it processes a request for up to a minute.
 	unknownTime = 70 * time.Second
 	// maxUnknown limits the number of deletions by abandonUnknown that run at the same time.
 	maxUnknown = 1000
@@ -31,10 +29,9 @@ func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 	return s.Cluster.DeleteConversation(ctx, c)
 }
 
-// abandonUnknown deletes a conversation whose creation may have succeeded or may still succeed. No
-// other user can have a conversation with the same random name. abandonUnknown retries in the
-// background until the deletion succeeds or the creation can no longer succeed. It returns false if
-// too many such deletions are running.
+// abandonUnknown deletes a conversation whose creation may have succeeded or may still succeed. It
+// retries in the background. It cannot delete another conversation, because the name is random. It
+// returns false if too many such deletions are running.
 func (s *Service) abandonUnknown(ctx context.Context, c *v1alpha1.Conversation) bool {
 	if s.unknown.Add(1) > maxUnknown {
 		s.unknown.Add(-1)

@@ -158,7 +158,6 @@ func startSpec(c *v1alpha1.Conversation) map[string]any {
 	return spec
 }
 
-// setLifecycle patches the lifecycle fields of a conversation.
 func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, change func(*v1alpha1.Conversation) (
 	map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
 	var state v1alpha1.ConversationState

@@ -43,7 +43,6 @@ type page struct {
 	attention bool
 }
 
-// position is the place of a conversation in the list.
 type position struct {
 	created time.Time
 	name    string
@@ -169,8 +168,8 @@ func (p page) inTitle(c *v1alpha1.Conversation) bool {
 	return contains(title, p.search)
 }
 
-// contains reports whether the beginning of a text contains a search text. It ignores the case of
-// the text. The search text must be in lower case.
+// contains searches the beginning of a text and ignores its case. The search text must be in lower
+// case.
 func contains(text, search string) bool {
 	return strings.Contains(strings.ToLower(text[:min(len(text), maxSearched)]), search)
 }

@@ -76,13 +76,12 @@ func NewSessions(signer *Signer) *Sessions {
 		idleTimeout: idleTimeout}
 }
 
-// hostOf returns the host in the URL of a session with a certificate. The host contains the UID of
-// the Conversation and the pod's address. The HTTP client therefore does not reuse a connection for
-// another session.
+// hostOf returns the host in the URL of a session with a certificate. The host contains the UID and
+// the pod's address, so that the HTTP client never reuses a connection for another session.
 func hostOf(uid string, address net.IP) string { return uid + "." + hex.EncodeToString(address.To16()) }
 
-// dialSession connects to the session that host identifies. host is a result of hostOf, with a
-// port. dialSession verifies that the session's certificate is for the UID in host.
+// dialSession connects to a session, and verifies that the session's certificate is for the UID in
+// host. The argument host is a result of hostOf, with a port.
 func dialSession(ctx context.Context, signer *Signer, dialer *net.Dialer, network, host string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
@@ -241,7 +240,6 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 	return text, nil
 }
 
-// refusalOr returns err if err is a refusal. Otherwise it returns the second argument.
 func refusalOr(err, other error) error {
 	if refusal, is := errors.AsType[*answer.Refusal](err); is {
 		return refusal
@@ -256,10 +254,9 @@ type Event struct {
 	Preview bool
 }
 
-// Follow calls the function take for each event of a session after the given event. If previews is
-// set, it also calls take for each preview. It calls the function alive for each keep-alive
-// comment. It ends when take or alive returns an error, or when the session ends. It also ends when
-// the user's limit has no room for a large event.
+// Follow calls the function take for each event after the given ID and, if previews is set, for
+// each preview. It calls the function alive for each keep-alive comment. It ends when one of these
+// calls fails, when the session ends, or when the user's limit has no room for a large event.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, previews bool,
 	held *limits.Hold, take func(Event) error, alive func() error) error {
 	query := url.Values{"after": {strconv.Itoa(after)}}

@@ -14,8 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// talking starts a stub of a session. The function serve handles its requests. talking returns a
-// client with a short idle timeout, and the Conversation of the session.
+// talking starts a stub of a session, and returns a client with a short idle timeout.
 func talking(t testing.TB, serve http.HandlerFunc) (*Sessions, *v1alpha1.Conversation) {
 	t.Helper()
 	dir := t.TempDir()

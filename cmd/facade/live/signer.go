@@ -16,8 +16,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// tokenLifetime is the lifetime of a token. It is short, and a token is valid for one session only,
-// so a session cannot misuse a token that it received.
+// tokenLifetime is short, and each token is valid for one session only, so that a session cannot
+// misuse the tokens that it receives.
 const tokenLifetime = time.Minute
 
 // errNoKey reports that the signing key does not exist yet. The manager creates it at its first
@@ -30,8 +30,8 @@ type Signer struct {
 	now               func() time.Time
 }
 
-// NewSigner returns a signer. Each time that the signer needs its key, it reads the key from dir,
-// the directory in which the Secret session.SigningSecret is mounted.
+// NewSigner returns a signer with the keys in dir, where the Secret session.SigningSecret is
+// mounted.
 func NewSigner(dir string) *Signer {
 	return &Signer{file: filepath.Join(dir, session.SigningPrivateKey),
 		authorities: filepath.Join(dir, session.AuthorityCertificates), now: time.Now}

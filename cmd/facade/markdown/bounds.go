@@ -34,7 +34,6 @@ const (
 	maxGrowth, minHTML = 10, 4 << 10
 )
 
-// newParser returns a Markdown parser whose inline and block parsers have limits.
 func newParser() parser.Parser {
 	blocks, inlines := parser.DefaultBlockParsers(), append(parser.DefaultInlineParsers(),
 		util.Prioritized(extension.NewStrikethroughParser(), 500), util.Prioritized(extension.NewLinkifyParser(), 999))

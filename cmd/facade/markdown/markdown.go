@@ -54,8 +54,8 @@ func Render(text string) string {
 // Plain shows a text as it is.
 func Plain(text string) string { return "<pre>" + html.EscapeString(text) + "</pre>" }
 
-// links renders links and stops at the size limit. Images become links too. The page loads nothing
-// from other hosts, so that an author cannot learn who reads a text.
+// links renders links and stops at the size limit. Images become links: if the page
+// loaded them, the author of a text could learn who reads it.
 type links struct{}
 
 func (links) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {

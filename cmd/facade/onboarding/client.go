@@ -21,7 +21,6 @@ import (
 )
 
 const (
-	// path is the path at which the manager onboards people.
 	path        = "/onboard"
 	timeout     = 10 * time.Second
 	maxResponse = 256 << 10

@@ -13,8 +13,6 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/onboarding"
 )
 
-// serve starts a stub of the manager that answers with a status and a body. It returns the server
-// and the file with its certificate.
 func serve(t *testing.T, status int, body string) (server *httptest.Server, caFile string) {
 	t.Helper()
 	server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -36,10 +36,10 @@ func Register(mux *http.ServeMux) error {
 	return register(mux, files)
 }
 
-// register serves files of the page. During an update, requests of one page may reach facades of
-// two versions. The paths of the files therefore contain the version, so that files of two versions
-// never mix. A facade responds with 404 to a request for a file of another version, and reload.js
-// then recovers the page. index.html lists all modules, so that browsers load them in parallel.
+// register serves files of the page. Their paths contain the version: during an update, requests of
+// one page may reach facades of two versions, and files of two versions must not mix. A facade
+// responds with 404 to a request for a file of another version, and reload.js then recovers the
+// page. index.html lists all modules, so that browsers load them in parallel.
 func register(mux *http.ServeMux, files fs.FS) error {
 	sum, modules := sha256.New(), []string{}
 	if err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {

@@ -81,9 +81,8 @@ const (
 	renderPause = 19
 )
 
-// renderMarkdown renders Markdown texts of a conversation for the page, up to markdown.MaxText
-// bytes in total. It returns further texts as plain text. It renders the requests of a user one
-// after another, with a pause after each request.
+// renderMarkdown renders Markdown texts for the page, up to markdown.MaxText bytes in total.
+// Further texts stay plain text. The requests of a user run one after another.
 func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {
 	if len(r.body) > maxRenderBody {
 		return nil, answer.LargerThan(maxRenderBody)

@@ -27,8 +27,8 @@ func unavailable(ctx context.Context, err error) error {
 	return answer.Later(http.StatusServiceUnavailable, "The archive cannot be read now; retry later", 2*time.Second)
 }
 
-// ending reads the ending of a finished conversation from the archive. The ending may be large, so
-// callers must copy the parts that they need, and must not hold the ending itself in memory.
+// ending reads the ending of a finished conversation from the archive. The ending may be large:
+// copy the needed parts, and do not keep the ending in memory.
 func (s *server) ending(ctx context.Context, r request) (*session.Ending, error) {
 	done, err := s.budget.Wait(ctx, r.user.ID(), limits.ArchiveReads)
 	if err != nil {

@@ -22,7 +22,6 @@ func isChange(route string) bool {
 	return found && (method != http.MethodGet && path != "/api/markdown" || path == callbackPath)
 }
 
-// auditRequest writes the audit entry of a finished request.
 func (s *server) auditRequest(r *http.Request, route string, answered *recorder) {
 	if !isChange(route) {
 		return
@@ -37,7 +36,6 @@ func (s *server) auditRequest(r *http.Request, route string, answered *recorder)
 	s.options.Audit.Write(entry)
 }
 
-// auditAction writes the audit entry of an action over a socket.
 func (s *server) auditAction(r *http.Request, conversation string, action json.RawMessage, err error) {
 	recorder, observed := r.Context().Value(recorderKey{}).(*recorder)
 	if !observed {

@@ -357,8 +357,7 @@ func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold
 	return after
 }
 
-// findAfter looks for an event in the session's journal. The argument after is the ID of this
-// event. findAfter returns the same ID if the journal contains the event, and -1 if not.
+// findAfter returns the given event ID if the session's journal contains this event, and -1 if not.
 func (s *server) findAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) (int, error) {
 	if after < 0 {
 		return after, nil

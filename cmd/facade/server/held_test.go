@@ -377,7 +377,6 @@ func render(t *testing.T, handler http.Handler, user string, texts ...string) (i
 	return w.Code, rendered
 }
 
-// One request renders at most markdown.MaxText bytes. The other texts stay plain text.
 func TestOneRequestRendersAtMostMaxTextBytes(t *testing.T) {
 	half := "**" + strings.Repeat("a", markdown.MaxText/2) + "**"
 	if code, _ := render(t, handler(&stubCluster{}), stubKey, strings.Repeat("a", maxRenderBody)); code != 413 {
@@ -394,7 +393,6 @@ func TestOneRequestRendersAtMostMaxTextBytes(t *testing.T) {
 	}
 }
 
-// The facade renders one request of a user at a time, and pauses after each request.
 func TestOnlyOneRenderRequestOfAUserRunsAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := New(&crowd{}, DefaultOptions(), prometheus.NewRegistry())

@@ -60,7 +60,6 @@ type noted struct {
 	conversation, action string
 }
 
-// note changes the notes of a request.
 func note(r *http.Request, change func(*noted)) {
 	if recorder, observed := r.Context().Value(recorderKey{}).(*recorder); observed {
 		change(&recorder.noted)

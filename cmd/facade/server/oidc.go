@@ -55,7 +55,6 @@ var (
 
 var validHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
 
-// signInOptions tells clients how to sign in.
 func (s *server) signInOptions(http.ResponseWriter, *http.Request) (any, error) {
 	provider := s.options.SignIn.Provider
 	if provider == nil {
@@ -164,7 +163,7 @@ func (s *server) finishSignIn(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// exchange exchanges a code for an ID token. It returns the token and the person of the token.
+// exchange returns the ID token for a code, and the person of the token.
 func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (string, *identity.Person, error) {
 	config, err := s.oauth(ctx, flow.RedirectURI)
 	if err != nil {

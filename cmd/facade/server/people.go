@@ -75,7 +75,6 @@ func (o *onboarded) due(username string) (now bool, err error) {
 	return len(o.last) < maxOnboarded, nil
 }
 
-// ended records the end of an onboarding.
 func (o *onboarded) ended(username string, err error) {
 	wait := onboardEvery
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 const (
 	// maxUploads limits the bytes of one upload.
 	maxUploads = 64 << 20
-	// uploadTimeout limits the time of one upload.
+
 	uploadTimeout = 10 * time.Minute
 	// writeTimeout limits the time in which a client must read each piece of a response.
 	writeTimeout = 30 * time.Second

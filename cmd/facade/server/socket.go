@@ -149,7 +149,6 @@ func (s *server) following(r *http.Request, u *auth.User, credential auth.Creden
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// lostAccess reports whether the user of a stream has no access any more.
 func (s *server) lostAccess(ctx context.Context, u *auth.User, credential auth.Credential,
 	c *v1alpha1.Conversation) bool {
 	if credential.Token != "" {

@@ -67,7 +67,6 @@ func TestASocketAuthenticatesWithItsFirstFrame(t *testing.T) {
 	}
 }
 
-// syncBuffer is a buffer for two goroutines.
 type syncBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -67,9 +67,8 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 		}
 	}
 	waits := s.budget.Hold(m.user.ID(), limits.Wakes)
-	// The body is an event that contains the message. The event for a message of the largest size
-	// exceeds MaxBody, and might never fit in the user's limit. It therefore counts as MaxBody
-	// bytes.
+	// Count at most MaxBody bytes. The event that contains a message of the largest size is larger,
+	// and might never fit in the user's limit.
 	size := min(max(int64(len(m.body)), limits.MinWake), s.options.Limits.MaxBody)
 	if err := waits.Take(size); err != nil {
 		return nil, err

@@ -101,7 +101,6 @@ func (c *sleeper) PatchConversation(_ context.Context, _ *v1alpha1.Conversation,
 	return nil
 }
 
-// sessionAt serves POST requests of a session.
 func sessionAt(t *testing.T, address string, post http.HandlerFunc) {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(session.Port)))
@@ -115,7 +114,6 @@ func sessionAt(t *testing.T, address string, post http.HandlerFunc) {
 
 const aMessage = `{"message": "go on"}`
 
-// message sends a message to the conversation.
 func (c *sleeper) message(t *testing.T, request string) (code int, body string) {
 	t.Helper()
 	options := DefaultOptions()

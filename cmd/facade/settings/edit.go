@@ -50,10 +50,9 @@ func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.
 	return e, nil
 }
 
-// llmKeyParts returns parts of a Secret's name. This Secret will hold the new API key of the model.
-// If the request also changes the endpoint, the name differs from the name in the live spec. The
-// apply then replaces the endpoint and the key at once, so the new key never reaches the old
-// endpoint.
+// llmKeyParts returns parts of the name of the Secret for the new API key of the model. If the
+// request also changes the endpoint, the name differs from the name in the live spec. One apply
+// then replaces the endpoint and the key together, so the new key never reaches the old endpoint.
 func (e *edit) llmKeyParts() (parts []string) {
 	model, _ := e.spec["llmModel"].(string)
 	baseURL, _ := e.spec["llmBaseURL"].(string)
@@ -202,7 +201,6 @@ func dropEmptyReferences(store any) {
 	}
 }
 
-// merge applies a request's entries to a list.
 func merge[E, S any](list []E, requested map[string]*S, name func(E) string, change func(entry *E, name string,
 	requested *S)) []E {
 	for _, key := range slices.Sorted(maps.Keys(requested)) {

@@ -34,7 +34,7 @@ type owner struct {
 // owns reports whether the manager owns a field of the spec or a part of that field.
 func (o owner) owns(field string) bool { return holds(o.spec, step(field)) }
 
-// allOwners returns the facade, which may own no field of the spec, and the other managers.
+// allOwners returns the facade, even if it owns no field of the spec, and the other managers.
 func allOwners(settings *v1alpha1.UserSettings) (facade owner, others []owner, err error) {
 	facade.spec = fieldpath.NewSet()
 	for _, entry := range settings.ManagedFields {
@@ -62,9 +62,9 @@ func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
 }
 
 // claim returns the part of the wanted spec to apply: the fields that the facade already owns, and
-// the fields that change. Clients often post back a whole response. If the facade applied the
-// unchanged fields too, it would become a second owner of fields that another manager set. If that
-// manager later removed such a field, the field would keep its value.
+// the fields that change. Clients often post back a whole response. If the facade applied all of
+// it, it would become a second owner of other managers' fields. A field that its manager later
+// removes would then keep its value.
 func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 	claimed := map[string]any{}
 	for field, part := range wanted {

@@ -19,7 +19,7 @@ type plan struct {
 	others []owner
 	// before is the stored spec as JSON.
 	before map[string]any
-	// apply is the part of the wanted spec that is applied.
+	// apply is the result of the function claim.
 	apply map[string]any
 	// force overrides the ownership of managers that own the default of a field, but did not set
 	// the field.
@@ -57,8 +57,8 @@ func (p *plan) ownersOf(setting rest.Setting) (names []string) {
 	return names
 }
 
-// conflictDetails returns an error for each field in conflict. It skips fields that have their
-// default value because no manager set them.
+// conflictDetails returns an error for each field in conflict. It skips fields that no manager set:
+// they have their default value.
 func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	var details []rest.Detail
 	seen := map[string]bool{}
@@ -86,7 +86,6 @@ func specField(path string) string {
 	return name
 }
 
-// managersOf returns the managers that own the field at a path.
 func (p *plan) managersOf(path string) (names []string) {
 	for _, o := range p.others {
 		for owned := range o.spec.All() {

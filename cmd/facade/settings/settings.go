@@ -60,8 +60,7 @@ func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 }
 
 // NothingStored reports whether effective settings contain neither stored nor inherited values. The
-// UserSettings object exists even then, because a user with a session key always has a UserSettings
-// object.
+// UserSettings object itself always exists.
 func NothingStored(settings *v1alpha1.UserSettings) bool {
 	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
 		return false

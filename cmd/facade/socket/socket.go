@@ -137,7 +137,6 @@ func (s *Client) Serve(ctx context.Context, c Conversation, after int) {
 	s.close(ctx)
 }
 
-// close ends the connection.
 func (s *Client) close(ctx context.Context) {
 	if errors.Is(context.Cause(ctx), errDone) {
 		_ = s.conn.CloseNow()
@@ -277,9 +276,9 @@ func (s *Client) read(ctx context.Context, c Conversation) error {
 	}
 }
 
-// receive reads a frame. It discards a frame for which the limits have no room, and then returns a
-// nil frame. If a client sends a frame too slowly, its pong comes too late, because the pong can
-// only follow the frame. The method ping then disconnects the client.
+// receive reads a frame. If the limits have no room for the frame, it discards the frame and
+// returns nil. There is no timeout: a client that sends a frame too slowly cannot send its pong in
+// time, and the method ping disconnects it.
 func (s *Client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
 	_, from, err := s.conn.Reader(ctx)
 	if err != nil {
