@@ -18,7 +18,6 @@ import (
 // maxReason is the maximum length of the reason for a rejection, in characters.
 const maxReason = 2000
 
-// question is a question to the user that waits for an answer.
 type question struct {
 	id int
 	// remember describes similar actions, which the user may approve together with this action;

@@ -112,7 +112,6 @@ func TestChatAnswersOnlyTheQuestionThatWasShown(t *testing.T) {
 	}
 }
 
-// A character that was typed before the question appeared is not part of the answer.
 func TestChatIgnoresKeystrokesBeforeTheQuestion(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)

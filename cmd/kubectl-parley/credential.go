@@ -15,7 +15,6 @@ import (
 	"github.com/parley-dev/parley/cmd/kubectl-parley/login"
 )
 
-// keyVariable and tokenVariable are the environment variables that contain a credential.
 const keyVariable, tokenVariable = "PARLEY_KEY", "PARLEY_TOKEN"
 
 // credential identifies the user: a session key, or a token of a person. The zero credential

@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	facadePort = 3000
-	// reconnectDelay is the pause before the next attempt to connect.
+	facadePort     = 3000
 	reconnectDelay = time.Second
 	// maxEmptyStreams is the number of consecutive streams without an event after which a stopped
 	// session counts as ended. The last events may reach the archive shortly after the session has

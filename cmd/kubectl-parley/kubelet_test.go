@@ -35,7 +35,7 @@ type kubelet struct {
 	logs chan chan string
 	// backend is the address that forwarded ports lead to.
 	backend string
-	// exec runs a command in a container.
+
 	exec func(command []string) (stdout, stderr string, status metav1.Status)
 
 	mu         sync.Mutex

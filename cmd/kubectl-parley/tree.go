@@ -181,8 +181,8 @@ func (f *findings) podNode(now time.Time) node {
 	return n
 }
 
-// podSign returns the mark of a pod. A pod that is not ready has failed if one of its parts has
-// failed.
+// podSign returns the mark of a pod. If a part has failed and the pod is not ready, the pod is
+// marked as failed.
 func podSign(pod *corev1.Pod, parts []node) string {
 	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

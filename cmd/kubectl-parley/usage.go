@@ -88,7 +88,6 @@ func dollars(text string) string {
 	return amount.Cents()
 }
 
-// showUsage prints the costs of a user.
 func showUsage(out io.Writer, own *rest.Usage) error {
 	fmt.Fprintf(out, "%s: %s spent", printable(own.Month), dollars(own.Spent))
 	if own.Unsettled != "0" {
@@ -140,7 +139,6 @@ func showModels(out io.Writer, lines []session.SpentLine) error {
 	return table.Flush()
 }
 
-// showNamespaceUsage prints the costs in a namespace.
 func showNamespaceUsage(out io.Writer, all *session.SpendUsage) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "OWNER\tSPENT\tUNSETTLED\tRESERVED")

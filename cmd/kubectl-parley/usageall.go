@@ -20,13 +20,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// archiveContainer is the container of the archive. storeFlag is the archive's flag that names its
-// store.
 const archiveContainer, storeFlag = "archive", "--store="
 
 // namespaceUsage reads the costs in the selected namespace. It runs the archive's program in the
-// archive's pod. The argument system is the namespace of this pod. A user who may do this could
-// also read the archive's store.
+// archive's pod. The argument system is the namespace of this pod. A user who may run programs in
+// this pod could also read the archive's store.
 func (c *cluster) namespaceUsage(ctx context.Context, system, month string) (*session.SpendUsage, error) {
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "archive"}

@@ -34,7 +34,6 @@ var client = &http.Client{Timeout: requestTimeout, CheckRedirect: func(*http.Req
 // of a page on which the code is already entered; it may be empty.
 type Prompt func(page, code, complete string)
 
-// provider is an OpenID provider, as a client sees it.
 type provider struct {
 	oauth2.Config
 	verifier   *oidc.IDTokenVerifier

@@ -19,7 +19,7 @@ import (
 const (
 	// expiryMargin is the remaining lifetime below which a token is refreshed.
 	expiryMargin = 30 * time.Second
-	// lockInterval is the interval between two attempts to take a lock.
+
 	lockInterval = 50 * time.Millisecond
 )
 
