@@ -61,7 +61,7 @@ func TestFacadeRBACIsMinimal(t *testing.T) {
 	}
 }
 
-func TestThePolicyConfinesTheFacade(t *testing.T) {
+func TestTheFacadeCanWriteOnlyKeysOfUsers(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)
 	admin := client.NewNamespacedClient(suite.Client, namespace)
@@ -146,7 +146,7 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 
 // Whoever has a session key can use the account of its user. If the facade could choose the Secret
 // that holds the key, an attacker with the facade's identity could impersonate the user forever.
-func TestThePolicyProtectsSessionKeys(t *testing.T) {
+func TestTheFacadeCannotChangeSessionKeyReferences(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)
 	facade, err := client.New(suite.AsFacade, client.Options{Scheme: suite.Scheme})

@@ -55,7 +55,7 @@ func TestMissingPermissionsAreNotReportedAsPolicyRefusals(t *testing.T) {
 	})
 }
 
-func TestConversationsWithTooMuchTextAreTooLarge(t *testing.T) {
+func TestConversationsWithTooMuchTextAreRefused(t *testing.T) {
 	t.Parallel()
 	// Every string has the schema's maximum length, counted in characters.
 	text, image := strings.Repeat("\U0001F600", 131072), "https://example.com/"+strings.Repeat("x", 16384-20)

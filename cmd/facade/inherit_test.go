@@ -102,7 +102,7 @@ func TestInheritedSettingsAreShownAndStayInherited(t *testing.T) {
 	}
 }
 
-func TestInheritedKeysCannotBeSentToAnotherHostOverHTTP(t *testing.T) {
+func TestSettingsRequestsCannotSendInheritedKeysToAnotherHost(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{
 		"own base URL":                  `{"llm_base_url": "https://evil.example.com"}`,

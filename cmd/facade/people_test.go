@@ -155,7 +155,7 @@ func TestAPersonStaysSignedOutAfterSettingsAreDeleted(t *testing.T) {
 	ada.get(t, "/api/conversations").wants(t, 401)
 }
 
-func TestAPersonWithoutSettingsIsToldSo(t *testing.T) {
+func TestAPersonWithoutSettingsIsToldToAskAnAdministrator(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	for _, eve := range []*person{o.bearer("", o.issuer.Token("eve@example.com")),
@@ -169,7 +169,6 @@ func TestAPersonWithoutSettingsIsToldSo(t *testing.T) {
 	}
 }
 
-// The owner of the settings and the groups of a person may change while the person is signed in.
 func TestAccessEndsWhenTheOwnerOrTheGroupChanges(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
@@ -217,7 +216,7 @@ func TestInvalidBearerTokensAreRefused(t *testing.T) {
 }
 
 // A pipeline in Kubernetes needs no stored session key.
-func TestAServiceAccountCallsWithAKubernetesToken(t *testing.T) {
+func TestAKubernetesTokenAuthenticatesAServiceAccount(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	token := o.serviceAccountToken(t, "pipeline", "parley")

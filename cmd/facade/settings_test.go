@@ -501,9 +501,8 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	}
 }
 
-// A Secret reference has the fields "name" and "key". The facade and another manager own the field
-// "key", but only the other manager owns the field "name". When a client changes another setting,
-// the facade must not become an owner of the field "name".
+// The facade and another manager own the field "key" of a Secret reference. Only the other manager
+// owns the field "name" of this reference.
 func TestTheFacadeDoesNotBecomeTheOwnerOfAnotherManagersField(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
@@ -529,7 +528,7 @@ func TestAVariableWithoutANameIsRefused(t *testing.T) {
 		wants(t, 422).complains(t, "body.mcp_config.stdio_servers.0.env: string_too_short")
 }
 
-func TestClassLimitsAreEnforcedOverHTTP(t *testing.T) {
+func TestSettingsRequestsBeyondClassLimitsAreRefused(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + ada.namespace},

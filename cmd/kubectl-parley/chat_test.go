@@ -259,7 +259,6 @@ func TestChatEndsWhenTheTurnOfItsOwnMessageEnds(t *testing.T) {
 	}
 }
 
-// A message may become part of the turn that is running.
 func TestChatEndsWithTheRunningTurnThatReceivedItsMessage(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)

@@ -101,9 +101,8 @@ func TestChatReconnectsToAnotherFacadePod(t *testing.T) {
 	}
 }
 
-// There is no archive. chat can therefore read the history of the stopped session only after its
-// message has started the session. An earlier message in this history has the same text as the new
-// message.
+// Without an archive, chat can read the history of the stopped session only after its message has
+// started the session. An earlier message in this history has the same text as the new message.
 func TestChatThatWakesASessionIgnoresAnEarlierMessageWithTheSameText(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)

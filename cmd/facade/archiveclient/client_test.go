@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-func TestTheClientReadsEventsAndFinalReports(t *testing.T) {
+func TestTheClientReadsEventsAndEndings(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	archivetest.Append(t, s, "u", 0, 3, 3)
@@ -86,8 +86,7 @@ func TestReadErrorsAreNotReportedAsAnEmptyArchive(t *testing.T) {
 	}
 }
 
-// A journal of hundreds of MiB is read in pages. The request for a page names the first event of
-// the page, so that the archive does not send the events before it again.
+// A journal may have hundreds of MiB. The archive must not send the events of earlier pages again.
 func TestAnEarlierJournalIsReadFromAGivenID(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1)

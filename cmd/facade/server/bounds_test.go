@@ -189,8 +189,8 @@ type faultyCluster struct {
 
 func (c *faultyCluster) Ready(context.Context) error { return c.err }
 
-// All facades depend on the same API server. If it does not answer, removing one facade from the
-// Service helps nobody, because the other facades have the same problem.
+// Removing one facade from the Service would not help, because all facades depend on the same API
+// server.
 func TestAFacadeStaysReadyWithoutTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, registry := &faultyCluster{err: errors.New("not synced")}, prometheus.NewRegistry()

@@ -21,9 +21,8 @@ import (
 // each test needs its own address.
 const sessionAddress = "127.31.4.1"
 
-// hosted is a cluster with one user, who has a running conversation and a token of a git host.
-// ConversationsOf makes a new list for each call. When the list is garbage-collected, the channel
-// in the field dropped is closed.
+// hosted is a cluster with one user, who has a running conversation and a token of a git host. The
+// channel dropped is closed when the list of ConversationsOf is garbage-collected.
 type hosted struct {
 	stubCluster
 	dropped chan struct{}
@@ -48,8 +47,6 @@ func (c *hosted) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 	return nil
 }
 
-// A session may respond slowly. The large list of all conversations must not stay in memory until
-// the session responds.
 func TestConversationListsAreFreedBeforeASlowSessionAnswers(t *testing.T) {
 	t.Parallel()
 	cluster := &hosted{dropped: make(chan struct{})}
