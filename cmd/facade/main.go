@@ -31,8 +31,8 @@ import (
 )
 
 // drain limits the wait for requests in flight when the facade stops. A request takes at most 25
-// seconds after its body was read, usually milliseconds. If the client is still sending the body
-// when drain ends, the request is aborted before anything is stored.
+// seconds after its body was read. If the client is still sending the body when drain ends, the
+// request is aborted before anything is stored.
 const drain = 26 * time.Second
 
 type options struct {
@@ -137,7 +137,7 @@ func run(ctx context.Context, o options) (err error) {
 		ReadTimeout:       server.ReadTimeout,
 		WriteTimeout:      server.ReadTimeout,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    32 << 10, // an ID token has all groups of the person
+		MaxHeaderBytes:    32 << 10, // an ID token contains all groups of the person
 	}
 	if err := serveTLS(working, listening, o, failed); err != nil {
 		return err

@@ -53,10 +53,9 @@ type chat struct {
 	// that was printed last; empty if something else was printed after the call.
 	openCalls map[string]openCall
 	lastCall  string
-	// writing is the part of the agent's unfinished message that is on the screen. outputs
-	// contains, for each running command, the part of its output that is on the screen. The key is
-	// the event ID of the command's action. midLine is set while the cursor is at the end of the
-	// unfinished message, on the same line.
+	// writing is the part of the agent's unfinished message that is on the screen. outputs contains
+	// the printed part of the output of each running command, by the event ID of the command's
+	// action. midLine is set while the cursor is at the end of the unfinished message.
 	writing printed
 	outputs map[int]*printed
 	midLine bool

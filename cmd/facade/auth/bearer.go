@@ -32,8 +32,8 @@ const (
 	newTokens, newTokensBurst         = 200, 600
 	addressTokens, addressTokensBurst = 20, 300
 
-	verifyTimeout  = 10 * time.Second
-	serviceAccount = "system:serviceaccount:"
+	verifyTimeout        = 10 * time.Second
+	serviceAccountPrefix = "system:serviceaccount:"
 )
 
 // strangersBusy refuses an unknown client while too many unknown clients send requests.
@@ -140,7 +140,7 @@ func (t *Tokens) verify(ctx context.Context, token string) (Credential, error) {
 	case err != nil:
 		logf.FromContext(ctx).Info("Cannot review a token", "reason", cluster.Reason(err))
 		return Credential{}, answer.Unavailable
-	case !strings.HasPrefix(username, serviceAccount):
+	case !strings.HasPrefix(username, serviceAccountPrefix):
 		// Accept only ServiceAccounts: another Kubernetes user could have the same username as a
 		// person.
 		return Credential{}, answer.Unauthorized

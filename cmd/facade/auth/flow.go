@@ -12,9 +12,8 @@ import (
 
 const (
 	// The cookie of a sign-in flow is named flowPrefix plus the OAuth state, so that a browser can
-	// have several flows. flowLifetime is the time in which the person must sign in at the
-	// provider. maxFlows limits how many such cookies a browser has, because proxies limit the
-	// headers of a request.
+	// have several flows. The person must sign in within flowLifetime. maxFlows limits these
+	// cookies, because proxies limit the headers of a request.
 	flowPrefix   = "parley-signin-"
 	flowLifetime = 10 * time.Minute
 	maxFlows     = 4

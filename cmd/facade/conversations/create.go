@@ -22,8 +22,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Post creates or joins the conversation of a request. If the body cannot be decoded, the error
-// lists everything that is wrong in the body. Otherwise, it lists the errors of the API server.
+// Post creates or joins the conversation of a request. The error lists all problems of the body or,
+// if the body can be decoded, the errors of the API server.
 func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempotencyKey string) (any, error) {
 	request, details := rest.DecodeConversation(body)
 	if len(details) > 0 {
@@ -54,7 +54,7 @@ func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey st
 
 // checkSettings checks that the user's settings are complete for a conversation with this model;
 // nil means the model of the settings. The cache may lack the client's latest write, so an error is
-// confirmed with the API server. Inherited settings are always read from the API server.
+// confirmed with the API server.
 func (s *Service) checkSettings(ctx context.Context, u *auth.User, model *string) error {
 	if u.Settings.Spec.InheritFrom == nil && settings.CheckComplete(u.Settings, model) == nil {
 		return nil

@@ -126,9 +126,9 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 	return result, nil
 }
 
-// take returns a page of the conversations that match the filters. The page starts after the
-// position of the previous page's last conversation. If the page started at an index, conversations
-// would be missed or repeated when other conversations are created or deleted.
+// take returns a page of the conversations that match the filters. The page starts after the last
+// conversation of the previous page, not at an index. With an index, conversations would be skipped
+// or repeated when others are created or deleted.
 func (p page) take(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position

@@ -21,8 +21,7 @@ const (
 var errFull = errors.New("the page is full")
 
 // Page reads a page of a session's events. The page has at most limit bytes; a larger event is
-// returned alone. The next page continues after the last event. Page stops reading the session's
-// response soon after the page is full.
+// returned alone. Page stops reading the session's response soon after the page is full.
 func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, limit int64) (*session.EventPage,
 	error) {
 	response, err := s.Ask(ctx, c, call)

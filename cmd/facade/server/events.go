@@ -126,7 +126,7 @@ func (s *server) archivedPages(uid string, earlier int) pager {
 		defer done()
 		page := &archivedPage{eventRange: r, hold: hold}
 		page.Events = []json.RawMessage{}
-		if r.reverse { // IDs have no gaps, so the read starts near the end
+		if r.reverse { // start near the end: IDs have no gaps
 			position, err := s.options.Archive.Position(ctx, uid)
 			if err != nil && !errors.Is(err, archiveclient.ErrNothing) {
 				return nil, unavailable(ctx, err)
@@ -348,8 +348,8 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 }
 
 // resumeAfter returns the ID of the event after which a client's stream resumes. This is the ID of
-// the client's last event, or -1 if the journal was reset and lacks that event. resumeAfter ignores
-// a read error, because the following read of the events reports it.
+// the client's last event, or -1 if the journal was reset and lacks that event. A read error is
+// ignored, because the next read reports it.
 func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) int {
 	if found, err := s.findAfter(ctx, c, hold, after); err == nil {
 		return found

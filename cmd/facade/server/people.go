@@ -158,9 +158,9 @@ func (s *server) countPerson(credential auth.Credential) error {
 	return s.budget.Count("person "+credential.Username, 1)
 }
 
-// personSession returns the sign-in session of a person: the settings that the person may use, and
-// the settings that the person has chosen. Clients with ID tokens call it when a person signs in,
-// so it creates the settings of the person's new groups.
+// personSession returns the settings that a person may use, and the settings that the person has
+// chosen. Clients call it at a sign-in. For a person with an ID token, it therefore creates the
+// settings of new groups.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
 	if err := s.countPerson(credential); err != nil {

@@ -262,10 +262,8 @@ func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 	return records.Wait()
 }
 
-// recordsOf returns the users whose settings record the revocation of a cookie. For the cookie of a
-// session key, this is the user of the key. For the cookie of a person, all settings of the person
-// record the revocation: if some of them are deleted or get another owner, the others still record
-// it.
+// recordsOf returns the users whose settings record the revocation of a cookie. All settings of a
+// person record it: if some of them are deleted or get another owner, the others remain.
 func (s *server) recordsOf(ctx context.Context, credential auth.Credential) (users []*auth.User, err error) {
 	if credential.Username == "" {
 		u, err := auth.Authenticate(ctx, s.cluster, credential)

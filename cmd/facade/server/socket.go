@@ -87,8 +87,8 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 }
 
 // watch authenticates the client of a socket, by its key or, if the key is empty, by the cookie or
-// the token of the request. It then opens the conversation that the request names. The conversation
-// must belong to the user.
+// the token of the request. It then opens the requested conversation, which must belong to the
+// user.
 func (s *server) watch(r *http.Request, key string) (*watched, error) {
 	u, credential, err := s.identify(r, key, true)
 	if err == nil {

@@ -66,9 +66,9 @@ func (i inheritance) names() []string {
 	return names
 }
 
-// modelFields are the settings of a model. After a change of the model, they are no longer
-// inherited. A request that changes the model therefore stores its values of these settings even if
-// they equal the inherited values.
+// modelFields are the settings of a model. A request that changes the model stores all its values
+// of these settings, even those that equal the inherited values: after the change, they are no
+// longer inherited.
 var modelFields = []string{"llmModel", "llmBaseURL", "llmReasoningEffort", "llmTemperature"}
 
 // changes returns the part of a request that does not repeat inherited values. Clients post whole

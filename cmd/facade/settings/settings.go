@@ -110,9 +110,8 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 }
 
 // Post stores the settings of a body. A refused request stores nothing. A request that fails
-// halfway may have replaced keys, but a new key never reaches the old endpoint. If the body cannot
-// be decoded, the error lists everything that is wrong in the body. Otherwise, it lists the errors
-// of the API server.
+// halfway may have replaced keys, but a new key never reaches the old endpoint. The error lists all
+// problems of the body or, if the body can be decoded, the errors of the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {

@@ -149,9 +149,9 @@ func (s *Store) locked(ctx context.Context, facade string, do func() error) erro
 	return do()
 }
 
-// Token returns a valid ID token of the login at a facade. It refreshes an expired token. A
-// provider may accept a refresh token only one time. If several processes need a new token, only
-// one process therefore sends the refresh token, and the others use the new token.
+// Token returns a valid ID token of the login at a facade, and refreshes an expired token. A
+// provider may accept a refresh token only one time. Only one process sends it; the others wait for
+// the new token.
 func (s *Store) Token(ctx context.Context, facade string) (string, error) {
 	l, err := s.Load(facade)
 	if err != nil {

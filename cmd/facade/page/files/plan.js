@@ -25,7 +25,6 @@ export class Plan {
 
 const number = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
 
-// Cost shows the model usage of the conversation.
 export class Cost {
   constructor() {
     this.element = h('span', { class: 'cost' });
