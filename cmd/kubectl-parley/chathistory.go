@@ -77,7 +77,7 @@ func (c *chat) endHistory() {
 }
 
 // showRest shows the events after the event that ended the chat. For example, an error event may
-// follow the state event that ended the turn. showRest ignores errors of the facade.
+// follow the state event that ended the turn.
 func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()

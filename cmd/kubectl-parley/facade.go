@@ -123,9 +123,8 @@ func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation stri
 	}
 }
 
-// forward forwards the local port to the facade until the context ends. When the facade's pod ends,
-// it switches to another pod. Port 0 chooses a free port. When the port is open, forward calls the
-// function ready.
+// forward forwards the local port to the facade until the context ends. Port 0 chooses a free port.
+// When the facade's pod ends, forward switches to another pod.
 func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, ready func()) error {
 	var lostSince time.Time // zero before the first connection
 	for {

@@ -61,8 +61,8 @@ func (k *key) run(ctx context.Context, c *cluster, name string) (err error) {
 	return err
 }
 
-// discardKey deletes the Secret of a key that the operator created. The operator then creates a new
-// key. discardKey returns the UID of the deleted Secret.
+// discardKey deletes the Secret of a key that the operator created, and returns the UID of the
+// Secret. The operator then creates a new key.
 func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error) {
 	settings := &v1alpha1.UserSettings{}
 	if err := c.Get(ctx, c.key(user), settings); err != nil {

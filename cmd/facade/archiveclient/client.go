@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// dialTimeout limits the time to connect to the archive. headerTimeout limits the wait for the
-	// start of a response. stallTimeout limits the wait for each further part of the response.
-	dialTimeout   = 3 * time.Second
+	dialTimeout = 3 * time.Second
+	// headerTimeout limits the wait for the start of a response. stallTimeout limits the wait for
+	// each further part of the response.
 	headerTimeout = 10 * time.Second
 	stallTimeout  = 30 * time.Second
 )

@@ -44,8 +44,8 @@ type Log struct {
 	failing  bool
 }
 
-// Open returns a log that writes to the file at a path. If the path is "stdout", the log writes to
-// standard output. If the path is empty, Open returns nil.
+// Open returns a log that writes to the file at a path or, if the path is "stdout", to standard
+// output. If the path is empty, Open returns nil.
 func Open(path string, registry prometheus.Registerer) (*Log, error) {
 	var to io.Writer = os.Stdout
 	switch path {

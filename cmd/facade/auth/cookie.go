@@ -45,9 +45,8 @@ type Cookies struct {
 	now       func() time.Time
 }
 
-// NewCookies returns Cookies that sign with the first secret and verify with all secrets. A request
-// from one of the proxies may report that the client uses TLS. externalURL is the URL at which
-// browsers open the page, or empty.
+// NewCookies returns Cookies that sign with the first secret and verify with all secrets.
+// externalURL is the URL at which browsers open the page, or empty.
 func NewCookies(secrets Secrets, proxies Proxies, externalURL string) *Cookies {
 	external, err := url.Parse(externalURL)
 	return &Cookies{secrets: secrets, proxies: proxies, now: time.Now,

@@ -20,9 +20,9 @@ var NoSettings = answer.Refuse(http.StatusForbidden, "You are signed in, but the
 var notUsable = answer.Refuse(http.StatusForbidden, "You may not use these settings: they do not exist, they belong "+
 	"to another person, or you are not in their group")
 
-// Usable returns the settings that the person of a credential may use, sorted by namespace and
-// name. The person must own the settings. If the settings have a group, the person must be in the
-// group. If the cookie was revoked, Usable returns Unauthorized.
+// Usable returns the settings that a person may use, sorted by namespace and name. The person must
+// own the settings and, if the settings have a group, be in this group. If the cookie was revoked,
+// Usable returns Unauthorized.
 func Usable(ctx context.Context, objects cluster.API, credential Credential) ([]v1alpha1.UserSettings, error) {
 	owned, err := Owned(ctx, objects, credential.Username)
 	if err != nil {

@@ -27,8 +27,7 @@ var keptAnnotations = map[string]int{
 }
 
 // strip removes the fields that no response uses, so that no user can fill the facade's memory.
-// Messages and images are the largest parts of a conversation. Only the first line of the first
-// message stays, for the title.
+// Only the first line of the first message stays, for the title.
 func strip(object any) (any, error) {
 	o, isObject := object.(metav1.Object)
 	if !isObject {

@@ -39,8 +39,8 @@ func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempoten
 	return s.create(ctx, u, request, name, chosen)
 }
 
-// conversationID returns the name of the conversation. chosen is true if the client sent an ID or
-// an idempotency key. A repeated request then gets the same name.
+// conversationID returns the name of the conversation. If the client sent an ID or an idempotency
+// key, chosen is true, and a repeated request gets the same name.
 func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
 	switch {
 	case r.ConversationID != nil:

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// mount writes a key as the kubelet does: into a new directory, to which a symbolic link then
-// points. The link is replaced atomically.
+// mount writes a key as the kubelet does: into a new directory, which replaces the old directory
+// atomically.
 func mount(t testing.TB, dir, version string) map[string][]byte {
 	t.Helper()
 	data, err := session.NewSigningKey()

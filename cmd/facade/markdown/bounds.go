@@ -26,8 +26,7 @@ const (
 	maxDepth = 12
 	// maxScans limits the bytes that the inline parsers scan, as a multiple of the length of the
 	// text. A text shorter than minScanned bytes counts as minScanned bytes. Without a limit, a
-	// parser could scan the whole paragraph for each character that could begin emphasis, code, a
-	// link or HTML.
+	// parser could scan the whole paragraph for each mark that could begin emphasis or a link.
 	maxScans, minScanned = 256, 4 << 10
 	// maxGrowth limits the HTML to maxGrowth times the length of the text, plus minHTML bytes.
 	// Without a limit, many references to one long link would make the HTML huge.

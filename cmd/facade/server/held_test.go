@@ -54,7 +54,6 @@ func (c *crowd) CachedConversation(ctx context.Context, key types.NamespacedName
 	return conversation, err
 }
 
-// stubArchive is an archive with events of the given sizes.
 type stubArchive struct {
 	sizes []int
 	patch int

@@ -67,7 +67,6 @@ func (s *server) signInOptions(http.ResponseWriter, *http.Request) (any, error) 
 	return rest.SignInOptions{OIDC: offered}, nil
 }
 
-// beginSignIn redirects the browser to the provider.
 func (s *server) beginSignIn(w http.ResponseWriter, r *http.Request) error {
 	then := r.URL.Query().Get("then")
 	if then == "" {

@@ -159,8 +159,7 @@ func (s *server) countPerson(credential auth.Credential) error {
 }
 
 // personSession returns the settings that a person may use, and the settings that the person has
-// chosen. Clients call it at a sign-in. For a person with an ID token, it therefore creates the
-// settings of new groups.
+// chosen. Clients with ID tokens call it at a sign-in, so it first onboards the person.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
 	if err := s.countPerson(credential); err != nil {

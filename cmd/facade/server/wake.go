@@ -43,7 +43,6 @@ var (
 	beingDeleted = answer.Refuse(http.StatusConflict, "The conversation is being deleted")
 )
 
-// message is a user's message to a session.
 type message struct {
 	user *auth.User
 	body []byte

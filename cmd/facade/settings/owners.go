@@ -119,7 +119,6 @@ func entryOf(list []any, name string, key any) map[string]any {
 	return nil
 }
 
-// same reports whether two parts of a spec are equivalent.
 func same(field string, a, b any) bool {
 	return equality.Semantic.DeepEqual(normalize(field, a), normalize(field, b))
 }

@@ -209,9 +209,9 @@ func message(err error) string {
 	return string(text)
 }
 
-// send sends past events, then new events. From the past events, it omits all changes of the
-// agent's state except the last change, because earlier states are stale. It sends the last change
-// after the other past events.
+// send sends past events, then new events. Of the past changes of the agent's state, it sends only
+// the last change, because earlier states are stale. The last change comes after the other past
+// events.
 func (s *Client) send(ctx context.Context, c Conversation, after int) error {
 	var state *live.Event
 	err := c.Backlog(ctx, after, func(e live.Event) error {
@@ -240,7 +240,6 @@ func (s *Client) event(ctx context.Context, data json.RawMessage) error {
 	return s.write(ctx, packetEvent+`["`+eventOut+`",`+string(data)+`]`)
 }
 
-// ping sends pings as long as the client responds.
 func (s *Client) ping(ctx context.Context) error {
 	for {
 		select {

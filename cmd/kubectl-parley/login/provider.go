@@ -112,8 +112,9 @@ func (l *Login) SignIn(ctx context.Context, show Prompt) error {
 	return l.take(ctx, p, token)
 }
 
-// take stores the tokens of a response. It verifies the ID token. It stores the refresh token in
-// any case, because the provider may already have invalidated the previous refresh token.
+// take verifies the ID token of a response and stores the tokens. It stores the refresh token even
+// if the ID token is invalid, because the provider may already have invalidated the previous
+// refresh token.
 func (l *Login) take(ctx context.Context, p *provider, token *oauth2.Token) error {
 	l.RefreshToken = cmp.Or(token.RefreshToken, l.RefreshToken)
 	encoded, _ := token.Extra("id_token").(string)

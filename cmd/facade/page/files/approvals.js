@@ -22,9 +22,8 @@ export class Question {
   }
 
   // ask shows a question; null hides it. question.id is the ID of the question's event.
-  // question.call is the tool call that needs approval. question.remember describes the similar
-  // actions that the user may also approve. question.incomplete is set if a part of the call is
-  // missing.
+  // question.remember describes the similar actions that the user may also approve.
+  // question.incomplete is set if a part of the call is missing.
   ask(question) {
     const now = question && `${question.id} ${question.call?.event.id}`;
     if (now === this.shown) return;
@@ -60,8 +59,7 @@ export class Question {
     return button;
   }
 
-  // answer sends the user's answer, one time. The buttons then stay disabled until the next
-  // question. If the request fails, the buttons are enabled again, so that the user can retry.
+  // answer sends the user's answer, one time. If the request fails, the user can retry.
   async answer(buttons, args) {
     if (buttons.disabled) return;
     buttons.disabled = true;

@@ -30,7 +30,6 @@ export function stateOf(item, agent) {
   return { word, kind, attention: kind === 'alert', turn: waiting.has(agent) };
 }
 
-// whyOf explains a state that needs attention.
 export const whyOf = (item) => turnOf(item)?.message ?? (item.status === 'RUNNING' ? null : item.message);
 
 export function badge(state) {

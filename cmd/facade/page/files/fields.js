@@ -15,7 +15,7 @@ function labelled(label, input, help) {
 }
 
 // offered is a list of values that a text field offers. The list is empty until the values are
-// loaded from the path. Without a path, or if the request fails, the list stays empty.
+// loaded from the path.
 export function offered(path, signal) {
   count += 1;
   const list = h('datalist', { id: `words-${count}` });

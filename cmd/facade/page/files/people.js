@@ -29,8 +29,8 @@ export function whenSignedOutElsewhere(then) {
 const renewal = 'sign-in renewed at';
 
 // renew repeats the sign-in of a person whose cookie is no longer valid. It reports whether the
-// browser leaves the page. After a sign-out in any tab, renew does nothing. It also does nothing if
-// it renewed the sign-in less than a minute ago, so that there is no loop.
+// browser leaves the page. It does nothing after a sign-out in any tab. To avoid a loop, it renews
+// a sign-in at most one time in a minute.
 export function renew() {
   if (lastSignOut() !== known) return false;
   try {

@@ -1,9 +1,9 @@
 // Small helpers for rendering: h creates an element, and show replaces the content of an element.
 
 // h creates an element. A property whose name starts with "on" is an event listener; all others are
-// attributes. The value true sets an attribute without a value; false omits it. value and checked
-// are set as properties of the element, because their attributes are only initial values. Children
-// are elements, texts or lists of them; null and false are omitted.
+// attributes. The value true sets an attribute without a value; false omits it. "value" and
+// "checked" are set on the element itself, because their attributes are only initial values.
+// Children are elements, texts or lists of them; null and false are omitted.
 export function h(name, properties, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(properties || {})) {
