@@ -83,7 +83,8 @@ func newTenantScript() *scriptedmodel.Server {
 
 // newTenant connects with the account of the tenant. It creates the tenant's settings, and the
 // conversations that the attacks use.
-func newTenant(ctx context.Context, admin client.Client, o tenantOptions, model string, r *report) (*tenant, error) {
+func newTenant(ctx context.Context, admin client.Client, o tenantOptions, facadeURL, model string,
+	r *report) (*tenant, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
@@ -101,7 +102,7 @@ func newTenant(ctx context.Context, admin client.Client, o tenantOptions, model 
 	}); err != nil {
 		return nil, err
 	}
-	if t.http, err = createPerson(ctx, admin, admin, o.FacadeURL, &user{namespace: tenantName, name: tenantName},
+	if t.http, err = createPerson(ctx, admin, admin, facadeURL, &user{namespace: tenantName, name: tenantName},
 		model, r); err != nil {
 		return nil, err
 	}

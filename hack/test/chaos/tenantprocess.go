@@ -32,8 +32,8 @@ import (
 
 // tenantOptions are the input of the tenant's process.
 type tenantOptions struct {
-	Kubeconfig, AdminKubeconfig string // files
-	FacadeURL                   string
+	Kubeconfig, AdminKubeconfig string   // files
+	Facades                     []string // addresses
 	SessionProgram, Dir         string
 	Attacks                     string // a regular expression
 }
@@ -73,8 +73,15 @@ func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer)
 	script := newTenantScript()
 	model := httptest.NewServer(script)
 	defer model.Close()
+	// The tenant reaches the facades through its own service. The users' service runs in the process
+	// that measures the users, which must not work for the tenant.
+	facades, err := serve("127.0.0.1:0", o.Facades...)
+	if err != nil {
+		return err
+	}
+	defer facades.stop()
 	r := newReport()
-	t, err := newTenant(ctx, admin, o, model.URL, r)
+	t, err := newTenant(ctx, admin, o, "http://"+facades.listener.Addr().String(), model.URL, r)
 	if err != nil {
 		return fmt.Errorf("create the tenant: %w", err)
 	}
@@ -118,7 +125,7 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 	}
 	dir := filepath.Join(i.dir, tenantName)
 	options, err := json.Marshal(tenantOptions{Kubeconfig: i.parley.Kubeconfig(tenantName),
-		AdminKubeconfig: i.adminKubeconfig(), FacadeURL: i.facadeURL(), SessionProgram: i.sessionProgram(),
+		AdminKubeconfig: i.adminKubeconfig(), Facades: i.services[len(i.services)-1].backends, SessionProgram: i.sessionProgram(),
 		Dir: dir, Attacks: i.attacks})
 	if err != nil {
 		return nil, err
