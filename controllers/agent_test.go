@@ -58,7 +58,8 @@ func TestConfirmationModeNeedsAnAgentThatAsksForPermission(t *testing.T) {
 	if err := gone(t, kubelet{t, ns, "c"}.object()); err != nil {
 		t.Error(err)
 	}
-	// An agent without a command performs no actions, so there is nothing to confirm.
+	// Session d starts although its agent does not ask for permission: an agent without a command
+	// performs no actions.
 	kubelet{t, ns, "d"}.pod()
 	change(t, catalogue, func(m *corev1.ConfigMap) {
 		m.Data["coder"] = "{protocol: acp, confirms: true, command: " +

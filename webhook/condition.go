@@ -40,15 +40,16 @@ const (
 //   - A check needs code or other objects.
 //   - A rule is broken.
 //   - The Conversation names the person who requested it.
-//   - The sender lacks the right to use the settings or the class. The right to get all Secrets can
-//     replace the right to use the settings. If the sender has neither right, the webhook's error
-//     says so.
+//   - The sender lacks the right to use the settings or the class. Instead of the right to use the
+//     settings, the webhook also accepts the right to get all Secrets. If the sender has neither
+//     right, the webhook's error names both.
 //
 // An update needs the webhook if one of these is true:
-//   - It adds or removes an immutable field.
+//   - It adds an immutable field that was absent, or removes one. A change of an existing value
+//     needs no webhook, because the schema refuses it.
 //   - It changes a lifetime, or the person who requested the session.
-//   - It restarts a session that refers to other objects, or whose settings the sender lacks the
-//     right to use.
+//   - It restarts a session, and the Conversation refers to other objects.
+//   - It restarts a session, and the sender lacks the right to use the settings of the session.
 func MatchCondition() string {
 	created := append(isSet(checkedByCode...),
 		"has(object.spec.repository) && !object.spec.repository."+plainRepository,

@@ -20,7 +20,8 @@ func TestASessionWithoutAModelCausesAWarning(t *testing.T) {
 		settings.SetName(name)
 		mustCreate(t, settings)
 	}
-	// This test has its own catalogue, because all tests share the operator's catalogue.
+	// This test has its own catalogue, because a change of the operator's catalogue would affect
+	// other tests.
 	mustCreate(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agents"},
 		Data: map[string]string{v1alpha1.DefaultAgent: "needsModel: true", "frugal": "{}"}})
 	validator := &conversationValidator{guard: newGuard(env.Client, env.Client, Options{}),

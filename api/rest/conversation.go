@@ -2,9 +2,11 @@ package rest
 
 import "time"
 
-// ConversationRequest is the body of POST /api/conversations. A null field counts as left out. The
-// tag `spec` names the field of ConversationSpec, and `spec:"-"` means that there is none. Without
-// the tag, that field has the JSON name in camel case.
+// ConversationRequest is the body of POST /api/conversations. A null field counts as left out.
+//
+// The tag `spec` is the name of the corresponding field in ConversationSpec. Without this tag, that
+// name is the JSON name in camel case. The tag `spec:"-"` means that ConversationSpec has no such
+// field.
 type ConversationRequest struct {
 	Repository               *string           `json:"repository,omitempty"`
 	GitProvider              *string           `json:"git_provider,omitempty"`
@@ -104,8 +106,8 @@ type Conversation struct {
 	// are empty until the session has ended.
 	PRNumber    []int64 `json:"pr_number"`
 	PullRequest *string `json:"pull_request"`
-	// URL is always null. Clients would send all requests to this URL, but they cannot reach a
-	// session.
+	// URL is always null. If it were the URL of the session, OpenHands clients would send their
+	// requests to the session, which they cannot reach.
 	URL           *string   `json:"url"`
 	CreatedAt     time.Time `json:"created_at"`
 	LastUpdatedAt time.Time `json:"last_updated_at"`

@@ -60,7 +60,8 @@ func TestThePriceOfAModelIsFoundByTheNameInTheSettings(t *testing.T) {
 			t.Errorf("%q has a price: %t", name, !want)
 		}
 	}
-	// A gateway chooses its own names for models, so the provider of gpt-5 is unknown here.
+	// A gateway chooses its own names for models. Its gpt-5 may be another model than openai/gpt-5,
+	// so it has no price. The price of claude is found, because the entry claude names no provider.
 	if models.HasPrice("gpt-5", "https://gateway") || !models.HasPrice("claude", "https://gateway") {
 		t.Error("a gateway's model has the price of another provider")
 	}

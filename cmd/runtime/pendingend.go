@@ -45,7 +45,8 @@ func (s *run) hasEventsAfter(events int) bool {
 }
 
 // writePendingEnd saves the end in case this attempt cannot report it. It does not save the end of
-// an idle session, because a later attempt becomes idle again.
+// an idle session: if that end is not reported, the next attempt becomes idle too, and reports its
+// own end.
 func (s *run) writePendingEnd(termination *session.Termination) {
 	if termination == nil || !endsWork(termination) {
 		return

@@ -154,7 +154,8 @@ func TestTheTableOfStatesContainsEveryReason(t *testing.T) {
 	if len(reasons) < 17 {
 		t.Fatalf("found only %d reasons: %v", len(reasons), reasons)
 	}
-	// Three reasons of conditions also block a start.
+	// The other three reasons are declared as reasons of conditions, but a session whose start is
+	// blocked has them too.
 	for _, reason := range append(reasons, v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject,
 		v1alpha1.ReasonRejected) {
 		if !have[reason] {

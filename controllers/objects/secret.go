@@ -196,8 +196,8 @@ func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte)
 	if secret.Data[session.DocumentFile], err = json.Marshal(doc); err != nil {
 		return fmt.Errorf("encode the session document: %w", err)
 	}
-	// The inputs must differ from those of the existing Secret, or the manager would reuse that
-	// Secret.
+	// Without the suffix, the hash would equal the hash of the existing Secret, and the manager
+	// would reuse that Secret.
 	secret.Annotations[AnnotationInputs] += "-scratch"
 	s.Secret = secret
 	if err := addSnapshotKeys(secret.Data, doc, snapshotSecrets...); err != nil {

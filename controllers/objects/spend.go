@@ -40,7 +40,8 @@ func (c Class) SpendClaims(settings *v1alpha1.UserSettings) (*session.SpendClaim
 }
 
 // SpendNotAllowed returns a blocker if the class has spending limits that cannot be enforced in a
-// session with these settings, models and archive. NotAllowed checks the runtime image.
+// session with these settings, models and archive. The limits also need Parley's own runtime, but
+// NotAllowed checks that.
 func (c Class) SpendNotAllowed(settings *v1alpha1.UserSettingsSpec, models session.Models,
 	archiveURL string) *lifecycle.Blocker {
 	model := ptr.Deref(settings.LLMModel, "")

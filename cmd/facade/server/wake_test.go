@@ -35,9 +35,9 @@ type sleeper struct {
 	// reads counts the reads of the conversation since a message began to wait.
 	reads int
 	waits bool
-	// The function read is called at each read of the conversation. cached is an older version of
-	// the conversation in the cache, or nil.
-	read         func()
+	// onRead is called at each read of the conversation. cached is an older version of the
+	// conversation in the cache, or nil.
+	onRead       func()
 	cached       *v1alpha1.Conversation
 	conversation v1alpha1.Conversation
 	patches      []string
@@ -45,7 +45,7 @@ type sleeper struct {
 }
 
 func newSleeper(first, next string) *sleeper {
-	c := &sleeper{next: next, watched: func() {}, read: func() {}, changed: make(chan struct{}, 1)}
+	c := &sleeper{next: next, watched: func() {}, onRead: func() {}, changed: make(chan struct{}, 1)}
 	c.conversation = v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "talk", UID: "2"},
 		Spec:   v1alpha1.ConversationSpec{UserSettingsName: "ada"},
 		Status: v1alpha1.ConversationStatus{State: v1alpha1.StateRunning, Attempt: 1, PodIP: first, SettingsUID: "1"}}
@@ -66,7 +66,7 @@ func (c *sleeper) Conversation(context.Context, types.NamespacedName) (*v1alpha1
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reads++
-	c.read()
+	c.onRead()
 	return c.conversation.DeepCopy(), nil
 }
 
@@ -153,7 +153,7 @@ func TestAWaitingMessageIsRefusedWhenTheUserStopsTheSession(t *testing.T) {
 	c := newSleeper("127.31.5.3", "127.31.5.31")
 	sessionAt(t, "127.31.5.31", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
 	c.conversation.Status.State = v1alpha1.StateStarting
-	c.read = func() {
+	c.onRead = func() {
 		if c.waits && c.reads == 3 { // the wait has begun
 			go c.stop()
 		}
@@ -168,7 +168,8 @@ func TestAWaitingMessageIsRefusedWhenTheUserStopsTheSession(t *testing.T) {
 	}
 }
 
-// The facade's cache may be older than the user's last request.
+// The cached conversation does not contain the stop yet. The facade must nevertheless see that the
+// user stopped the session before the message, and not refuse the message.
 func TestASessionStartsForAMessageSentRightAfterAStop(t *testing.T) {
 	t.Parallel()
 	c := newSleeper("127.31.5.4", "127.31.5.41")
@@ -176,7 +177,7 @@ func TestASessionStartsForAMessageSentRightAfterAStop(t *testing.T) {
 	c.conversation.Status.State = v1alpha1.StateStarting
 	c.cached = c.conversation.DeepCopy()
 	c.stop()
-	c.read = func() {
+	c.onRead = func() {
 		if c.waits && c.reads == 3 {
 			c.cached = nil
 		}

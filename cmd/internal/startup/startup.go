@@ -20,7 +20,8 @@ import (
 // contain Secrets and keys.
 const maxVerbosity = zapcore.Level(-5)
 
-// Run parses the flags, sets the logger and calls boundGarbage with floor.
+// Run parses the flags, and sets up the log and the garbage collection. A heap smaller than floor,
+// in bytes, is not collected early.
 func Run(floor uint64) {
 	flag.BoolFunc("version", "Print the version and exit.", func(string) error {
 		fmt.Println(version.Parley)

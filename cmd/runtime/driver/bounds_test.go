@@ -198,7 +198,7 @@ func TestOversizedInstructionsDoNotEndTheSession(t *testing.T) {
 	}
 }
 
-func TestALongErrorIsTruncatedOnce(t *testing.T) {
+func TestATruncatedErrorSaysHowManyBytesAreOmitted(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "fail " + inFile(t, strings.Repeat("x", 200<<10))}).start()
 	d.until(session.StateError)

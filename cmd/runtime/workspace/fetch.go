@@ -116,7 +116,8 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	defer storage.Close()
 	repository, err := git.CloneContext(ctx, storage, osfs.New(dir), options)
 	if errors.Is(err, transport.ErrEmptyRemoteRepository) && o.Repository.Branch == "" {
-		// An empty repository cannot be cloned, but it can be pushed to.
+		// An empty repository cannot be cloned. Make a local repository with this remote instead,
+		// so that the session can push the first commit.
 		if err = removeEntries(dir, ""); err == nil {
 			repository, err = initialise(dir, options.URL)
 		}

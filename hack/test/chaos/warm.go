@@ -94,8 +94,9 @@ func (b *binds) record(pod types.NamespacedName, uid types.UID, sent *session.Bi
 	}
 }
 
-// lifetime returns the time after which a pod ends by itself, or 0 if the pod does not end by
-// itself. A warm pod begins to work when it is bound.
+// lifetime returns the time from the start of a pod to its end, and its termination message. The
+// time is 0 if the pod does not end by itself. The work of a warm pod begins only with its Bind, so
+// the time before the Bind is added.
 func (b *binds) lifetime(pod *corev1.Pod) (time.Duration, string) {
 	const result = `{"reason":"Completed","message":"done"}`
 	if pod.Labels[v1alpha1.LabelWarm] == "" {

@@ -17,12 +17,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// registryAddress is the address of a registry in the node's namespaces. It serves the images that
-// users choose.
+// registryAddress is the address of the registry with the images that users choose. The registry
+// runs in the network namespace of the node.
 const registryAddress = "127.0.0.1:5000"
 
-// serveImages runs a registry. Sessions always pull an image that a user chose, even if the node
-// has it.
+// serveImages runs a registry with the images of these tags. It is not enough to load the images
+// into the node, because sessions always pull an image that a user chose.
 func serveImages(ctx context.Context, dir string, tags ...string) error {
 	listener, err := net.Listen("tcp", registryAddress)
 	if err != nil {
