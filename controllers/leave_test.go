@@ -203,7 +203,8 @@ func TestAtMostOneSessionGivesUpItsSlotForEachWaitingSession(t *testing.T) {
 	}
 }
 
-// After the last event of a turn, a user may be about to answer.
+// After the last event of a turn, a user may be about to answer. A session is therefore not asked
+// to end before it has been idle for minIdleTime.
 func TestARecentlyUsedSessionKeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -61,7 +61,7 @@ func TestTheResultIsKeptUntilTheSessionEndsAgain(t *testing.T) {
 		*got != want {
 		t.Errorf("the result is %+v, want %+v", got, want)
 	}
-	// Another reconcile after the same end counts no usage.
+	// The usage was counted when the session ended. Another reconcile does not count it again.
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.TTLAfterStopped = &metav1.Duration{Duration: time.Hour} })
 	await(t, func() error {
 		if c := getConversation(t, ns, "c"); c.Status.ObservedGeneration != c.Generation {

@@ -15,7 +15,8 @@ var manualManagers = []string{"kubectl-parley", "kubectl", "parley-facade"}
 // or an empty text. The Conversation must include its metadata.managedFields.
 func (c *Conversation) GitOpsManager(field string) string {
 	for _, entry := range c.ManagedFields {
-		// By default, Argo CD does not use server-side apply.
+		// GitOps tools are recognized by server-side apply (the operation Apply). By default, Argo
+		// CD does not use it, so Argo CD is recognized by its name.
 		reapplies := strings.HasPrefix(entry.Manager, "argocd") ||
 			entry.Operation == metav1.ManagedFieldsOperationApply && !slices.Contains(manualManagers, entry.Manager)
 		if !reapplies || entry.Subresource != "" || entry.FieldsV1 == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/cmd/archive/store"
 )
 
-// printUsage prints the costs in a namespace, by person, model and day. Administrators run it in the
-// archive's pod: kubectl parley usage --all.
+// printUsage prints the costs in a namespace, by person, model and day. The command
+// kubectl parley usage --all runs it in the archive's pod, for administrators.
 func printUsage(ctx context.Context, o options, out io.Writer) error {
 	archive, err := store.Open(ctx, o.store, 0)
 	if err != nil {

@@ -35,11 +35,12 @@ const (
 // facadeFlags are the flags of the commands that use the facade.
 type facadeFlags struct {
 	facade, namespace string
-	// settings names the user's UserSettings: as namespace/name for a person, otherwise as a name.
-	// port is the local port that is forwarded to the facade.
+	// settings names the user's UserSettings. For a person who is signed in at the facade, it has
+	// the form NAMESPACE/NAME. Otherwise, it is a name in the current namespace.
 	settings string
-	port     uint16
-	isSet    func(flag string) bool
+	// port is the local port that is forwarded to the facade.
+	port  uint16
+	isSet func(flag string) bool
 }
 
 func (f *facadeFlags) addFlags(cmd *cobra.Command) {
@@ -171,7 +172,7 @@ func (f *facadeFlags) address(say reporter) (string, error) {
 		return address, nil
 	}
 	like := "http://HOST:PORT"
-	// Do not print an address that may contain a password.
+	// The error contains the address only if the address cannot contain a password.
 	if !strings.ContainsAny(address, "@/?") {
 		like = "http://" + address
 	}

@@ -156,7 +156,7 @@ func TestASessionTrustsTheAuthoritiesOfItsClass(t *testing.T) {
 	}
 }
 
-func TestASessionTrustsNoOtherAuthority(t *testing.T) {
+func TestASessionDoesNotTrustAnUnknownAuthority(t *testing.T) {
 	company, other := newAuthority(t), newAuthority(t)
 	t.Run("clones fail", func(t *testing.T) {
 		p := newPod(t, session.Document{Repository: &session.Repository{Name: company.gitServer(t)}, CABundle: other.pem})

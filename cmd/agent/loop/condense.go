@@ -152,8 +152,9 @@ func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err
 // maxSummary is the maximum size of a summary in tokens.
 func (s *Session) maxSummary() int { return s.window() / 8 }
 
-// planCondensation returns the record of a condensation, without the summary. It leaves 40% of the
-// context free if possible, even if it can then keep no recent messages.
+// planCondensation returns the record of a condensation, without the summary. It reduces
+// the number of kept recent messages until 40% of the context is free. If the smallest limit is not
+// enough, it keeps no recent messages.
 func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	window, history := s.window(), s.state.history
 	r := turnlog.Record{Kind: turnlog.KindCondensed, MaxFirst: window / 16 * charactersPerToken}
@@ -168,9 +169,9 @@ func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	return r
 }
 
-// saved estimates how many tokens a condensation saves. It subtracts the summary and the user
-// messages that stay from the older messages. The summary does not exist yet. Its assumed size is a
-// quarter of the older messages, at most maxSummary.
+// saved estimates how many tokens a condensation saves: the size of the older messages, minus the
+// size of the summary, minus the size of the user messages that the condensation keeps. The summary
+// does not exist yet. Its assumed size is a quarter of the older messages, at most maxSummary.
 func (s *Session) saved(r turnlog.Record, older []llm.Message) int {
 	stays := estimate(s.state.head(r))
 	if s.state.latestAt >= len(older) {

@@ -121,7 +121,7 @@ func post(client *http.Client, key string, body io.Reader) (int, error) {
 	return answer.StatusCode, err
 }
 
-func TestSlowBodiesAndSlowRequestsAreAnswered(t *testing.T) {
+func TestARequestWithASlowBodyAndSlowWorkSucceeds(t *testing.T) {
 	inBubble(t, &slowCluster{takes: 14 * time.Second}, func(client *http.Client) {
 		body, writer := io.Pipe()
 		go func() {
@@ -189,8 +189,8 @@ type faultyCluster struct {
 
 func (c *faultyCluster) Ready(context.Context) error { return c.err }
 
-// Removing one facade from the Service would not help, because all facades depend on the same API
-// server.
+// While the API server does not answer, no other facade can serve the requests, because all facades
+// depend on the same API server. It is therefore useless to remove a facade from the Service.
 func TestAFacadeStaysReadyWithoutTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, registry := &faultyCluster{err: errors.New("not synced")}, prometheus.NewRegistry()

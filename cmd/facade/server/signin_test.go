@@ -189,7 +189,8 @@ func TestOnlyTrustedProxiesMayReportTLS(t *testing.T) {
 			t.Errorf("from %s the cookie is %s", from, b.cookie)
 		}
 		if b.wants(200, "GET", "/api/conversations", ""); secure {
-			// A page that an attacker injected into a plain HTTP connection has another origin.
+			// An attacker can inject a page into a plain HTTP connection. The origin of this page
+			// begins with http, not https, so the facade refuses its writes.
 			b.origin = "http://parley.example.com"
 			b.wants(403, "POST", "/api/settings", "{}")
 		}

@@ -30,11 +30,12 @@ type edit struct {
 	live  *v1alpha1.UserSettingsSpec
 }
 
-// newEdit returns the change that a request makes to the live settings. before is their spec as
-// JSON. request is a settings table with the values of the request.
-func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.Setting) (*edit, error) {
-	e := &edit{spec: maps.Clone(before), owner: live.Name, live: &live.Spec}
-	for _, setting := range request {
+// newEdit returns the change that a request makes to the live settings. The parameter liveSpec is
+// the spec of the live settings as JSON. The parameter requested lists every setting, with the
+// value that the request gives it, if any.
+func newEdit(live *v1alpha1.UserSettings, liveSpec map[string]any, requested []rest.Setting) (*edit, error) {
+	e := &edit{spec: maps.Clone(liveSpec), owner: live.Name, live: &live.Spec}
+	for _, setting := range requested {
 		touched, err := e.set(setting)
 		if err != nil {
 			return nil, err
@@ -124,8 +125,8 @@ func (e *edit) key(setting rest.Setting, key rest.Key) (touched bool, err error)
 	return false, nil
 }
 
-// managedKind returns the kind in the name of a key's Secret. It is derived from the name of the
-// setting in the HTTP API.
+// managedKind returns the kind of the Secret that stores a key. The kind is the name of the setting
+// in the HTTP API, with hyphens instead of underscores.
 func managedKind(setting rest.Setting) v1alpha1.ManagedKind {
 	return v1alpha1.ManagedKind(strings.ReplaceAll(setting.Name, "_", "-"))
 }
@@ -188,8 +189,8 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	return store
 }
 
-// dropEmptyReferences removes empty references. A new secret without a value has no reference, but
-// the Go type is encoded with an empty reference.
+// dropEmptyReferences removes the field secretRef from secrets that have no value yet. The Go field
+// is not a pointer, so it is encoded even if it is empty.
 func dropEmptyReferences(store any) {
 	fields, _ := store.(map[string]any)
 	secrets, _ := fields["customSecrets"].([]any)

@@ -92,7 +92,8 @@ func LargerThan(limit int64) *Refusal {
 		" bytes")
 }
 
-// ReadBody reads a body of at most limit bytes. It returns a Refusal of the reader unchanged.
+// ReadBody reads a body of at most limit bytes. If a read fails with a Refusal, ReadBody
+// returns this Refusal.
 func ReadBody(from io.Reader, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), limit))
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
@@ -159,7 +160,7 @@ func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
 	_ = connection.EnableFullDuplex() // if it is not supported, Flush fails
 	w.Header().Set("Connection", "close")
 	Write(w, nil, err)
-	// A client that waits for "100 Continue" has not sent a body.
+	// A client that waits for "100 Continue" has not sent a body, so there is nothing to discard.
 	if r.Body == nil || r.Header.Get("Expect") != "" || connection.Flush() != nil ||
 		connection.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return

@@ -18,9 +18,9 @@ const (
 
 // ReadBody reads the body of a user's request. Its Content-Length counts towards the user's limit
 // from the start. Only bytes that have arrived count towards the total, so that a slow sender does
-// not delay other users. Any Content-Type is accepted, because a form on another site cannot send
-// the session key. The caller must call done after the work on the body; done is nil after an
-// error.
+// not delay other users. Any Content-Type is accepted, also that of an HTML form: a form on another
+// site cannot send the session key, and the facade accepts the cookie only from its own page. The
+// caller must call done after the work on the body; done is nil after an error.
 func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(), err error) {
 	announced := r.ContentLength
 	switch {
@@ -34,7 +34,7 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 		return nil, nil, err
 	}
 	// The first read makes the server send "100 Continue", and the client then sends its body.
-	// TurnAway would not discard the body of a request with the header Expect.
+	// Delete the header Expect, because TurnAway discards a body only if this header is absent.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }

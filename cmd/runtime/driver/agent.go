@@ -213,8 +213,8 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	case !recorded && d.replayedSeq == 0 && h.turns > h.sessionTurns && (exact || h.turn >= 0 && h.sessionTurns == 1):
 		// An earlier attempt opened this session to replace a lost session. That attempt may have
 		// ended before the agent received the history, so the next prompt must contain the history.
-		// An agent that has already begun this turn ignores the prompt, and does not receive the
-		// history twice.
+		// An agent with exact replay ignores a prompt for a turn that it has already begun, so it
+		// does not receive the history twice.
 		d.agent.lostSession = true
 	}
 	d.agent.session = last

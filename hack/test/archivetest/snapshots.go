@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/archive/store"
 )
 
-// snapshotID returns a valid snapshot ID, which begins with the attempt.
+// snapshotID returns a valid snapshot ID, which begins with the number of the attempt.
 func snapshotID(attempt, name string) string { return attempt + "-" + strings.Repeat(name, 16) }
 
 // upload uploads chunks of a snapshot for the Conversation u.
@@ -181,8 +181,8 @@ func TestSnapshotQuota(t *testing.T, address string) {
 }
 
 // TestUnrestoredEnding checks the ending of an attempt that could not restore the files of earlier
-// attempts. Such an ending must not replace the archived changes if it contains no changes, or if
-// the archive has a snapshot. The archived usage must never decrease.
+// attempts. Such an ending replaces the archived changes only if it contains changes and the
+// archive has no snapshot. The archived usage must never decrease.
 func TestUnrestoredEnding(t *testing.T, address string) {
 	t.Helper()
 	s := Open(t, address)

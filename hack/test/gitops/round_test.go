@@ -279,8 +279,8 @@ func newRound(t *testing.T, u tool) *round {
 			t.Error(err)
 		}
 	})
-	// Argo CD deletes in the foreground. This needs the garbage collector, which deletes the owned
-	// objects first.
+	// Argo CD uses foreground deletion: the garbage collector deletes the owned objects, and then
+	// their owner. The test therefore starts the garbage collector.
 	env.StartControllerManager(t, "garbage-collector-controller", "persistentvolumeclaim-protection-controller")
 	r := &round{Env: env, tool: u, t: t, git: newGitServer(t), namespace: env.Namespace(t, nil), admin: filepath.Join(dir,
 		"admin")}
@@ -346,8 +346,9 @@ func (r *round) conversation() *v1alpha1.Conversation {
 	return conv
 }
 
-// kubelet writes the pod's status as a kubelet would. The times are in the past, because the
-// operator reports a step of the start only after a few seconds.
+// kubelet writes the pod's status as a kubelet would. The operator reports a step of a start only
+// if the step has lasted for a few seconds. The times are therefore a minute in the past, so that
+// the operator reports the step at once.
 func (r *round) kubelet(ready corev1.ConditionStatus, state corev1.ContainerState) {
 	r.t.Helper()
 	then := metav1.NewTime(time.Now().Add(-time.Minute))
