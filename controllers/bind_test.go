@@ -19,7 +19,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// slowSession is a warm pod whose session is ready at the third call. It records which calls wait.
+// slowSession serves a warm pod whose session is ready at the third call. For each call, it appends
+// to waits whether the call asks to wait.
 func slowSession(t *testing.T, key []byte, waits *[]bool) (port int) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
@@ -86,7 +87,7 @@ func TestOnlyTheFirstBindRequestWaitsUntilTheSessionIsReady(t *testing.T) {
 	}
 }
 
-func TestAMissingKeyDoesNotEndASessionThatRan(t *testing.T) {
+func TestAMissingPodKeyDoesNotEndASessionThatRan(t *testing.T) {
 	t.Parallel()
 	pod := freePod("ns", "class", "warm-1")
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: lifecycle.SessionContainer,

@@ -76,7 +76,7 @@ func TestSecretValuesAppearOnlyInSecrets(t *testing.T) {
 	}
 	for place, text := range places {
 		for name, canary := range canaries {
-			// A session may write anything into the status of its own pod.
+			// The call of k.end put this key into the status of the session's own pod.
 			if place == "pods/c-session" && name == "llm" {
 				continue
 			}

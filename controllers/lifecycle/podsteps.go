@@ -105,8 +105,8 @@ func podStep(o Observation) (reason, message string, since time.Time) {
 	return v1alpha1.ReasonPreparingWorkspace, "The node is preparing the pod's volumes", scheduled.LastTransitionTime.Time
 }
 
-// containerStep returns the step of a start that waits for this container; empty if no step waits
-// for it.
+// containerStep returns the current step of a start if the start waits for this container.
+// Otherwise it returns empty texts.
 func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message string, since time.Time) {
 	if s.Name != SessionContainer && s.Name != InstallContainer {
 		return "", "", since // a sidecar

@@ -70,8 +70,8 @@ type Observation struct {
 	// Refusal is the reason that the API server gave when it refused the last start. It is set only
 	// while the session is queued again.
 	Refusal string
-	// Turn is the outcome of the last turn that the session reported. TurnKnown says whether its
-	// reports can be read.
+	// Turn is the outcome of the last turn that the session reported; nil if there is no report or
+	// if the manager has not read the reports yet. In the latter case, TurnKnown is false.
 	Turn      *v1alpha1.ConversationTurn
 	TurnKnown bool
 	// NoModel says that the session lacks the model that its agent needs. ModelSet says that the
@@ -164,8 +164,8 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 }
 
 // NeedsStart reports whether the start of the session must be prepared now. A start that exceeded
-// its deadline is prepared one more time: if the session only waits for its settings or for a slot,
-// it is not stopped.
+// its deadline is prepared one more time before the session is stopped. If the preparation shows
+// that the session lacks settings or a slot, the session keeps waiting instead.
 func (v Verdict) NeedsStart(o Observation) bool {
 	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
 	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected && UntilRetry(o) == 0
@@ -196,7 +196,8 @@ var endings = []string{
 var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
 	v1alpha1.ReasonSettingsMissing, v1alpha1.ReasonSettingsDeleted}
 
-// retriedReasons are the reasons for which a start is retried on a timer, without an event.
+// retriedReasons are the reasons of blocked starts that a timer retries, because there may be no
+// event when the obstacle is gone.
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
 
 // missingInputs are the reasons of a session that cannot start because it lacks an input, or
@@ -279,8 +280,8 @@ func settingsDeleted(o Observation) (Verdict, bool) {
 		cause), RemovePod), !o.SettingsExist && HasStarted(o)
 }
 
-// HasStarted reports whether a session that has not stopped has a pod, or had one since a user last
-// started it.
+// HasStarted reports whether a session has a pod, or had one since a user last started it. For a
+// stopped session, it returns false.
 func HasStarted(o Observation) bool {
 	s := o.Conversation.Status
 	return s.StopTime == nil && (o.Pod != nil || o.PodExpected || Ran(s) || Attempt(s) > FirstAttempt(s))
@@ -303,8 +304,9 @@ func ranTooLong(o Observation) (Verdict, bool) {
 		o.Bounds.MaxDuration), RemovePod), bounded && left <= 0
 }
 
-// lost reports whether the pod failed, or is gone after it ran or was claimed. Work is not repeated
-// if the files that show its progress are lost too.
+// lost reports whether the pod failed, or is gone after it ran or was claimed. Usually a new pod
+// replaces it. But if the session began a task and its files are lost too, the session stops: a new
+// pod could not see the progress and would repeat the task.
 func lost(o Observation) (Verdict, bool) {
 	s := o.Conversation.Status
 	failed := o.Pod != nil && (o.Pod.Status.Phase == corev1.PodFailed || o.Warm.Refused ||
@@ -333,8 +335,8 @@ func running(o Observation) (Verdict, bool) {
 		o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod) && !o.Warm.Unbound
 }
 
-// podTerminating reports whether the pod is being deleted. The session may still report a
-// completion when it exits.
+// podTerminating reports whether the pod is being deleted. No new attempt begins before the pod's
+// process exits, because the session may still report that it completed.
 func podTerminating(o Observation) (Verdict, bool) {
 	return Verdict{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonRestarting,
 			Message: "The pod is being deleted; a new pod replaces it"},

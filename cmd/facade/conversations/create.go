@@ -118,7 +118,7 @@ func (s *Service) join(ctx context.Context, u *auth.User, r *rest.ConversationRe
 		return nil, cluster.Refusal(ctx, err, nil)
 	case !stored.BelongsTo(u.Settings) || stored.DeletionTimestamp != nil:
 		return nil, idTaken
-	case namesOnly(wanted):
+	case hasOnlyID(wanted):
 		return response(stored, stateOf(stored)), nil
 	case !sameRequest(stored, wanted):
 		return nil, idTaken

@@ -120,8 +120,8 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 }
 
 // sameRequest reports whether two conversations come from equal requests. It compares all fields
-// except the values of API keys. To compare the keys, the object would have to contain their
-// hashes, and a hash reveals a short key.
+// except the values of API keys. To compare the keys, the Conversation would have to contain their
+// hashes, and a short key can be guessed from its hash.
 func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 	one, other := requestedSpec(stored), requestedSpec(wanted)
 	return len(one.Differences(&other)) == 0 && (stored.Spec.OneShot || !wanted.Spec.OneShot)
@@ -143,8 +143,8 @@ func requestedSpec(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
 	return spec
 }
 
-// namesOnly reports whether the ID is the only field of a request.
-func namesOnly(c *v1alpha1.Conversation) bool {
+// hasOnlyID reports whether the request for this Conversation contains only an ID.
+func hasOnlyID(c *v1alpha1.Conversation) bool {
 	return equality.Semantic.DeepEqual(requestedSpec(c),
 		v1alpha1.ConversationSpec{UserSettingsName: c.Spec.UserSettingsName})
 }

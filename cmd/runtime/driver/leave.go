@@ -6,9 +6,9 @@ import (
 )
 
 // CanLeave reports whether the session can end now without loss of work. It can end if it has no
-// turn, no question and no message that the agent will work on. A message that waits because the
-// agent could not start does not count, because only another message or attempt starts the agent
-// again. A session that accepts no messages cannot leave, because no message could restart it.
+// turn, no question and no waiting message. If the agent could not be started, waiting messages do
+// not count: the driver retries the start only after the next message or in the next attempt. A
+// session that accepts no messages cannot leave, because no message could restart it.
 func (d *Driver) CanLeave() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -38,9 +38,9 @@ func (l *costLine) at(key lineKey) session.SpentLine {
 		Cost: session.DollarsOf(&l.cost)}
 }
 
-// send sends a report and applies the answer. After an error, the archive may still have recorded
-// the report. If the report could change the reservation, the reserved amount is then unknown, and
-// send keeps only the part that calls in flight use.
+// send sends a report and applies the answer. If the call fails, the archive may still have
+// recorded the report. If frozen is set, the report may have changed the reservation. In that case,
+// send keeps only the part of the reservation that calls in flight use.
 func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant, error) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -68,7 +68,7 @@ func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant
 	for _, line := range report.Spent {
 		a.known[lineKey{line.Period, line.Model}] = line
 	}
-	// The archive has released the reservations of days without calls in flight.
+	// Forget the days without calls in flight, because the archive has released their reservations.
 	a.days = slices.DeleteFunc(a.days, func(day string) bool { return a.open[day] == 0 && report.Open[day] == 0 })
 	a.setDay(grant.Day)
 	if grant.Notice != nil && a.options.Notice != nil {
@@ -186,8 +186,8 @@ func (a *account) finish(ctx context.Context) error {
 			return a.closed
 		}
 		report := a.report(a.openSum(), a.openSum())
-		// A report omits lines without a day. They get their day from the first grant, so an
-		// earlier report is not final.
+		// A report omits lines that have no day yet. They get the day of the archive's first
+		// answer, and the next report contains them. While such lines exist, no report is final.
 		report.Final = a.calls == 0 && !a.hasUndated()
 		a.frozen = true
 		calls := a.calls

@@ -160,16 +160,17 @@ func (r *podRun) environment() ([]string, error) {
 	return env, nil
 }
 
-// secretValue returns the value of a variable from a Secret. The map caches Secrets.
-func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*corev1.Secret) ([]byte, error) {
-	if read[ref.Name] == nil {
+// secretValue returns the value of a key of a Secret. It reads each Secret only one time and stores
+// it in cache.
+func (r *podRun) secretValue(ref *corev1.SecretKeySelector, cache map[string]*corev1.Secret) ([]byte, error) {
+	if cache[ref.Name] == nil {
 		secret, err := r.node.Client.CoreV1().Secrets(r.pod.Namespace).Get(r.ctx, ref.Name, metav1.GetOptions{})
 		if err != nil {
 			return nil, err
 		}
-		read[ref.Name] = secret
+		cache[ref.Name] = secret
 	}
-	value, found := read[ref.Name].Data[ref.Key]
+	value, found := cache[ref.Name].Data[ref.Key]
 	if !found {
 		return nil, fmt.Errorf("the Secret %s has no key %s", ref.Name, ref.Key)
 	}

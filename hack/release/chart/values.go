@@ -63,7 +63,8 @@ func (s *sheet) claim() {
 }
 
 // egress makes the ports of the API server configurable, in the rule with port 443. The rule with
-// port 9443 exists only with sign-in, because only onboarding needs it.
+// port 9443 exists only with sign-in: the facade asks the manager on this port to create the
+// settings of people who sign in.
 func (s *sheet) egress() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {

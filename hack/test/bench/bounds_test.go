@@ -31,7 +31,7 @@ const (
 
 // The test counts requests and allocations, because they hardly vary between machines, unlike
 // times.
-func TestAConversationCostsNoMoreThanTheBounds(t *testing.T) {
+func TestRequestsAndAllocationsPerConversationAreBounded(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	o := options{bin: t.TempDir(), assets: os.Getenv("KUBEBUILDER_ASSETS")}

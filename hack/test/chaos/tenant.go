@@ -27,7 +27,7 @@ const (
 	// The tenant has no right to use the class forbiddenClass. It may use limitedClass, which limits
 	// the lifetimes of sessions, and the default class, which allows any lifetime.
 	forbiddenClass, limitedClass = "administrators", "limited"
-	// target is the name of a running conversation of the tenant. ended is the name of an ended
+	// target is the name of a running conversation of the tenant. ended is the name of a suspended
 	// conversation, whose events are archived.
 	target, ended = "target", "ended"
 	// The messages to which the stub model answers with a command.
@@ -109,8 +109,7 @@ func newTenant(ctx context.Context, admin client.Client, o tenantOptions, facade
 	return t, t.prepare(ctx)
 }
 
-// prepare starts two sessions. The session "target" keeps running. The session "ended" is
-// suspended.
+// prepare starts two sessions and suspends one of them, the session "ended".
 func (t *tenant) prepare(ctx context.Context) error {
 	for _, name := range []string{target, ended} {
 		if err := t.api.Create(ctx, t.conversation(name)); err != nil {
