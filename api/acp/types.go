@@ -86,8 +86,8 @@ type InitializeParams struct {
 	ClientInfo         Info           `json:"clientInfo"`
 }
 
-// InitializeResult describes the agent. The agent's authentication methods are ignored, because
-// agents have no keys in Parley.
+// InitializeResult describes the agent. Parley ignores AuthMethods, because agents get no API keys
+// with which they could authenticate.
 type InitializeResult struct {
 	ProtocolVersion   int               `json:"protocolVersion"`
 	AgentCapabilities AgentCapabilities `json:"agentCapabilities"`
@@ -158,8 +158,8 @@ type SessionParams struct {
 	Meta       Meta        `json:"_meta,omitempty"`
 }
 
-// MCPServer is a tool server to connect to. A server without a type would be a program that the
-// agent starts; Parley sends no such servers.
+// MCPServer is a tool server to connect to. In the protocol, a server without a type is a program
+// that the agent starts. Parley sends only servers with a type.
 type MCPServer struct {
 	Type    string   `json:"type"`
 	Name    string   `json:"name"`

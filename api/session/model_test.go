@@ -42,8 +42,8 @@ func TestOnlyTheSessionCanDecryptItsModelSettings(t *testing.T) {
 }
 
 func TestTheLargestKeyFitsIntoSealedModelSettings(t *testing.T) {
-	// Like most keys, this key contains only characters that JSON does not escape. JSON would write
-	// an escaped character as up to six bytes.
+	// JSON escapes no character of this key. This is true of most keys. A key with escapes, which
+	// have up to six bytes each, may be too large.
 	sealed, err := session.SealModel("session-key", "u1", session.ModelSettings{
 		Key: strings.Repeat("k", session.MaxSecret), Model: strings.Repeat("m", 256), BaseURL: strings.Repeat("u", 2048)})
 	if err != nil || len(sealed) > session.MaxModel {

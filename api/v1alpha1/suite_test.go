@@ -99,7 +99,8 @@ func expect(t *testing.T, err error, field, message string) {
 
 func long(n int) string { return strings.Repeat("x", n) }
 
-// listOf repeats a YAML flow item, with %d replaced by its index.
+// listOf returns a YAML list of n items. In each item, a different name replaces %d: na, naa, naaa
+// and so on.
 func listOf(n int, item string) string {
 	items := make([]string, n)
 	for i := range items {

@@ -181,7 +181,7 @@ func TestARotatedClientSecretIsUsedAtOnce(t *testing.T) {
 	}
 }
 
-func TestErrorsContainTheInvalidSignInFlag(t *testing.T) {
+func TestTheErrorNamesTheInvalidFlagOfTheSignIn(t *testing.T) {
 	t.Parallel()
 	for flag, change := range map[string]func(*options){
 		"":                  func(*options) {},
@@ -311,7 +311,7 @@ func TestTheFirstSignInCreatesSettingsForThePerson(t *testing.T) {
 	if got := m.calls.Load() - before; got != 1 {
 		t.Errorf("bob was onboarded %d times", got)
 	}
-	// The first request of kubectl parley is GET /api/session.
+	// kubectl parley sends GET /api/session first, so this request must create settings too.
 	cli := m.bearer("eve", m.issuer.Token("cli@example.com", "blue")).get(t, "/api/session").wants(t, 200)
 	if listed := cli.field(t, "settings").([]any); len(listed) != 1 {
 		t.Errorf("the session is %s", cli.body)

@@ -74,7 +74,8 @@ func newBench(t *testing.T, claims session.SpendClaims) *bench {
 	return b
 }
 
-// report returns a report with the cumulative cost on a day.
+// report returns a session's report. The last parameters are the session's total cost on the day,
+// and the reservation that the session needs.
 func report(sequence int64, day string, cost, need session.Dollars) session.SpendReport {
 	r := session.SpendReport{Sequence: sequence, Need: need, Want: need}
 	if cost > 0 {
@@ -106,7 +107,7 @@ const (
 	today = "2026-11-18"
 )
 
-func TestARefusalNamesTheLimitButCallsInFlightStayReserved(t *testing.T) {
+func TestARefusalNamesTheLimitAndKeepsCallsInFlightReserved(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Day: 50 * cent, Month: 2 * session.Dollar}})
 	b.send("u-1", 1, report(1, today, 10*cent, 20*cent))
@@ -131,7 +132,7 @@ func TestARefusalNamesTheLimitButCallsInFlightStayReserved(t *testing.T) {
 	}
 }
 
-func TestMoreThanNeededIsReservedOnlyWhileHalfOfTheLimitIsFree(t *testing.T) {
+func TestReservationsAboveTheNeedUseAtMostHalfOfTheLimit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	for i, want := range []session.Dollars{40 * cent, 5 * cent, 5 * cent} {
@@ -256,7 +257,7 @@ func TestUsersGetOneNoticePerPeriodIfALimitIsNear(t *testing.T) {
 	}
 }
 
-// With the reservation, the user would exceed the soft threshold. The limit of the namespace
+// The reservation would take the user above the soft threshold, but the limit of the namespace
 // refuses the reservation.
 func TestARefusedReservationCausesNoNotice(t *testing.T) {
 	t.Parallel()
@@ -402,7 +403,8 @@ func TestConcurrentReportsInANamespaceAreWrittenTogether(t *testing.T) {
 	}
 }
 
-// An owner may have many short conversations, each of which is an entry in the ledger.
+// Each conversation is an entry in the ledger. An owner may have many short conversations, so the
+// entries of ended conversations must not accumulate.
 func TestTheLedgerRemovesEndedConversationsButKeepsTheirCosts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{})
@@ -425,7 +427,8 @@ func TestTheLedgerRemovesEndedConversationsButKeepsTheirCosts(t *testing.T) {
 	}
 }
 
-// A session can report any model names. The number of lines in the usage must stay bounded.
+// A session can report any model names, and the usage has a line for each model. The number of
+// lines must stay bounded.
 func TestUsageHasABoundedNumberOfModels(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{})

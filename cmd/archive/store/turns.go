@@ -22,15 +22,16 @@ import (
 
 const (
 	// turnsDir contains the outcomes of last turns: one object for each Conversation, named by its
-	// UID. One listing of turnsDir finds all outcomes. No UID equals "_turns".
+	// UID. One listing of turnsDir finds all outcomes. turnsDir is next to the directories of the
+	// Conversations, which are named by UID; no UID equals "_turns".
 	turnsDir = "_turns"
-	// turnsInterval is the interval of listings while a reader waits. Listings find the reports
-	// that other processes received.
+	// turnsInterval is the interval of listings while Turns waits for a change. These listings find
+	// the reports that other replicas of the archive received.
 	turnsInterval = 2 * time.Second
 	// turnsDelay is the delay between a report to this process and the next listing, so that many
 	// reports cause few listings.
 	turnsDelay = 200 * time.Millisecond
-	// After a slow listing, the pause is at least turnsShare times as long as the listing.
+	// The pause after a listing is at least turnsShare times as long as the listing took.
 	turnsShare = 10
 	// turnReads is the number of concurrent reads of outcomes.
 	turnReads = 16
@@ -99,8 +100,8 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 		if err != nil || bytes.Equal(text, before) {
 			return err
 		}
-		// The write needs no condition: the method claim has already refused earlier attempts, and
-		// sessions repeat their reports.
+		// The write needs no condition. The method claim has already refused earlier attempts. If
+		// two reports race, a repeated report corrects the outcome.
 		if err := s.bucket.put(ctx, turnKey(uid), "application/json", text, condition{}); err != nil {
 			return fmt.Errorf("write the outcome of the turn: %w", err)
 		}
@@ -138,7 +139,7 @@ func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration
 }
 
 // listTurns lists the outcomes. It reads only outcomes that changed since the last listing. The
-// list is empty if the tag still equals the given tag.
+// list is empty if the new tag equals the parameter known.
 func (s *Store) listTurns(ctx context.Context, known, after string) (list session.TurnList, tag string, err error) {
 	s.turns.mu.Lock()
 	defer s.turns.mu.Unlock()

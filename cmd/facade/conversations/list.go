@@ -224,7 +224,8 @@ func turnOf(c *v1alpha1.Conversation) *rest.Turn {
 	return &rest.Turn{State: string(turn.State), Reason: turn.Reason, Message: turn.Message}
 }
 
-// runtimeStatus returns the state of a session's start as a status word of OpenHands.
+// runtimeStatus returns OpenHands' word for the progress of a session's start. It is nil if the
+// session is stopped.
 func runtimeStatus(c *v1alpha1.Conversation) *string {
 	switch {
 	case stateOf(c) == v1alpha1.StateRunning:

@@ -13,13 +13,13 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// These constants limit texts, and constructs in texts that would cost the parser disproportionate
-// time or memory.
+// These constants limit the length of a text, and those constructs that would cost the parser
+// disproportionate time or memory.
 const (
 	// MaxText is the longest text, in bytes.
 	MaxText = 64 << 10
 	// maxCells limits the cells of all tables together. The renderer fills every row up to the
-	// number of columns in the header.
+	// number of columns in the header, so a short text could have many cells.
 	maxCells = 10_000
 	// maxDepth limits how deeply lists and quotes can be nested. For every line, even a blank one,
 	// the parser visits all open lists and quotes.

@@ -37,7 +37,8 @@ func (h *Health) Ready() bool {
 	return h.ready.Load()
 }
 
-// Err returns the error of the last check, or nil.
+// Err returns the error of the last check, or nil. It checks again if the last check is older than
+// readyLasts.
 func (h *Health) Err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

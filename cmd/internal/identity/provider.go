@@ -24,8 +24,8 @@ var ErrUnavailable = errors.New("the OpenID provider does not answer")
 const (
 	requestTimeout = 10 * time.Second
 	// fetchInterval is the minimum average time between two requests for the provider's keys and
-	// settings. fetchBurst limits the requests at once. Anybody can cause such a request with a
-	// forged token that names an unknown key.
+	// settings. fetchBurst is the number of requests that may be sent without a pause. Anybody can
+	// cause such a request with a forged token that names an unknown key.
 	fetchInterval = 2 * time.Second
 	fetchBurst    = 5
 )
@@ -47,7 +47,7 @@ type discovered struct {
 	verifier   *oidc.IDTokenVerifier
 }
 
-// NewProvider returns the provider of the options. The caller must call Check first.
+// NewProvider returns the provider of the options. The caller must have called o.Check.
 func NewProvider(o Options) (*Provider, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	if o.CAFile != "" {

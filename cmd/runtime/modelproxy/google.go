@@ -28,9 +28,9 @@ func googleRoute(r *http.Request) (route, bool) {
 	return route{wire: google, path: r.URL.Path, counted: match[2] != "countTokens", model: match[1]}, true
 }
 
-// pieces reports whether a call requests a stream in the form of a JSON list. The proxy cannot read
-// the usage from that format.
-func (c route) pieces(query url.Values) bool {
+// wantsJSONList reports whether a call requests a stream in the form of a JSON list. The proxy
+// refuses such a call, because it cannot read the usage from that format.
+func (c route) wantsJSONList(query url.Values) bool {
 	return c.wire == google && strings.HasSuffix(c.path, streamGenerateContent) && query.Get("alt") != "sse"
 }
 

@@ -253,7 +253,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !Local(r):
 		refuse(w, call.wire, http.StatusForbidden, "permission_error", "the model is served on the loopback address only")
 		return
-	case call.pieces(r.URL.Query()):
+	case call.wantsJSONList(r.URL.Query()):
 		refuse(w, call.wire, http.StatusBadRequest, "invalid_request_error", "the session serves "+streamGenerateContent+
 			" only as a stream of events: set alt=sse")
 		return
