@@ -39,8 +39,8 @@ func (k kubelet) set(change func(aPod)) {
 	})
 }
 
-// backdate moves the times of the pod's steps into the past, so that the manager writes each step
-// to the status.
+// backdate moves the times of the pod's steps into the past. The manager writes a step to the
+// status only after the step has lasted for a while, so a backdated step is written at once.
 func backdate(pod *corev1.Pod) {
 	then := metav1.NewTime(time.Now().Add(-time.Minute))
 	for i := range pod.Status.Conditions {

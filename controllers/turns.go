@@ -72,8 +72,8 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 }
 
 // reported returns the outcome that a session reported, or nil. known is false before the first
-// poll of the archive. A report from before a user last started the session does not count, because
-// Parley's runtime reports again whenever it starts.
+// poll of the archive. Reports from before a user last started the session are ignored. They are
+// out of date, because Parley's runtime reports again after each start.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true
@@ -248,7 +248,8 @@ func (g *gatherer) signToken(ctx context.Context, audience, subject string, ttl 
 }
 
 // mustRecord reports whether the status must be written before anything is created or removed. The
-// lack of a model is known only when the session starts, and a crash must not lose this fact.
+// manager notices only during a start that a session lacks a model. It records this fact first, so
+// that a crash cannot lose it.
 func (o gathered) mustRecord(v lifecycle.Verdict) bool {
 	status := o.Conversation.Status
 	return lifecycle.MustRecord(status, v) || o.NoModel && !lifecycle.FailedWithoutModel(status)

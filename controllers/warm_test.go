@@ -121,7 +121,8 @@ func (w *warmth) awaitReady(n int) (pods []corev1.Pod) {
 			if lifecycle.WorkspaceClaim(&pods[i]) == "" {
 				continue
 			}
-			// The fake kubelet does not wait for volumes.
+			// The fake kubelet may make a pod ready before the pod's volume claim exists, so wait
+			// for the claim too.
 			if err := env.Client.Get(w.Context(), client.ObjectKeyFromObject(&pods[i]), w.volumeOf(pods[i])); err != nil {
 				return err
 			}
@@ -159,7 +160,8 @@ func (w *warmth) podOf(c *v1alpha1.Conversation) *corev1.Pod {
 	return &pods[0]
 }
 
-// This test is not parallel, because it counts all requests of the manager's user.
+// This test is not parallel, so that the start is fast. During a slow start, the manager would also
+// write the steps of the start to the status.
 func TestAWarmStartCostsThreeWritesAndOneCall(t *testing.T) {
 	w := newWarmth(t, 2)
 	w.manage()

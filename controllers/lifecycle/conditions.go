@@ -46,7 +46,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 		set(v1alpha1.ConditionSettingsReady, false, v1alpha1.ReasonSettingsDeleted,
 			"UserSettings "+o.Conversation.Spec.UserSettingsName+" do not exist")
 	case v.State == v1alpha1.StateStopped:
-		// The manager does not check the references of a stopped session.
+		// The manager does not check the references of a stopped session, so it does not know
+		// whether the settings are ready.
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionSettingsReady)
 	default:
 		set(v1alpha1.ConditionSettingsReady, true, v1alpha1.ReasonResolved, "")

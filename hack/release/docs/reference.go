@@ -98,8 +98,8 @@ func bounds(field schema) string {
 	if field.Minimum != nil {
 		all = append(all, fmt.Sprintf("At least %g", *field.Minimum))
 	}
-	// If a rule limits the size, MaxLength only limits the cost of the rule. The reference then omits
-	// MaxLength.
+	// Some fields have a rule with a lower limit than MaxLength. Their MaxLength serves only to
+	// bound the cost of the rule, so the reference omits it.
 	sizeRule := func(rule apiextensionsv1.ValidationRule) bool { return strings.HasPrefix(rule.Rule, "size(self) <= ") }
 	if field.MaxLength != nil && !slices.ContainsFunc(field.XValidations, sizeRule) {
 		all = append(all, fmt.Sprintf("At most %d characters", *field.MaxLength))
@@ -121,7 +121,8 @@ func bounds(field schema) string {
 }
 
 // messages returns the messages of an object's rules as sentences. A message may omit the name of
-// its field, because the API server's error contains the path.
+// its field, because the API server's error contains the path. The sentence then begins with the
+// field path of the rule.
 func messages(object schema) (all []string) {
 	for _, rule := range object.XValidations {
 		first, rest, _ := strings.Cut(rule.Message, " ")

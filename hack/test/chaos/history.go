@@ -55,7 +55,8 @@ type version struct {
 // history collects facts from the versions of all objects.
 type history struct {
 	report *report
-	// madeOf maps each first message to its Conversations.
+	// podsOf maps each attempt to its pods, and madeOf each first message to its Conversations.
+	// attempt maps each Conversation to its last attempt.
 	podsOf   map[string]map[types.UID]bool
 	madeOf   map[string]map[types.UID]bool
 	attempt  map[types.UID]int
@@ -64,9 +65,10 @@ type history struct {
 	owners map[types.UID]map[types.UID]bool
 }
 
-// checkHistory checks every version of the objects of Parley and its users, even of a pod that
-// existed for a moment. An API server without a watch cache reads the versions from etcd, where
-// nothing was compacted. checkHistory returns the Conversations that owned each pod.
+// checkHistory checks every version of the objects of Parley and its users, even if an object
+// existed only for a moment. It restarts the API server without a watch cache, so that a watch
+// reads the old versions from etcd, where nothing was compacted. checkHistory returns the
+// Conversations that owned each pod.
 func (i *installation) checkHistory(ctx context.Context, r *report) (map[types.UID]map[types.UID]bool, error) {
 	i.apiServer.stop()
 	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")

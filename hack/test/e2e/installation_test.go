@@ -22,7 +22,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// upgrade changes Parley's image while a session runs and clients send requests.
+// upgrade installs another version of Parley's container image while a session runs and clients
+// send requests.
 func upgrade(t *t) {
 	u := t.newUser()
 	c := t.running(u.namespace, "before", nil)
@@ -213,7 +214,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 		isOurs     func(kind, name string) bool
 	}{
 		{"false", nil, func(kind, name string) bool {
-			// The CRDs stay. The namespace may stay too, because Helm does not delete it.
+			// An uninstall keeps the CRDs and their APIService. The namespace may stay too, because
+			// Helm does not delete it.
 			staysInPlace := kind == "customresourcedefinition" || kind == "apiservice" || kind == "namespace" &&
 				name == parleyNamespace
 			return strings.Contains(name, "parley") && !staysInPlace
@@ -241,7 +243,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// The cluster creates some of these objects in every namespace. Events and Leases expire.
+// mayStay reports whether an object may stay in Parley's namespace after an uninstall. The cluster
+// creates the ConfigMap and the ServiceAccount in every namespace. Events and Leases expire.
 func mayStay(kind, name string) bool {
 	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" ||
 		kind == "event" || kind == "lease"

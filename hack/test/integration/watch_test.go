@@ -229,7 +229,7 @@ func TestAReconnectedStreamHasEveryEventOnce(t *testing.T) {
 	}
 }
 
-func TestActionsAreConfirmedAndRejected(t *testing.T) {
+func TestOnlyConfirmedActionsRun(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("May I?", bash("echo yes > confirmed")),
 		says("And this?", bash("echo no > rejected")), says("Understood."))
