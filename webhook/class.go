@@ -18,8 +18,8 @@ import (
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
 // checkUse forbids a class that the sender is not allowed to use. All users may use the default
-// class. The manager may use any class, because an administrator chose the class for a group of
-// users.
+// class. The manager may use any class: it creates the settings of new users with the class that an
+// administrator chose for their group.
 func (r request) checkUse(ctx context.Context, name *string, f *findings) error {
 	if name == nil || *name == v1alpha1.DefaultSessionClass || r.fromManager() {
 		return nil
@@ -43,8 +43,8 @@ func (r request) class(ctx context.Context, f *findings, names ...*string) (name
 	return name, &class.Spec, err
 }
 
-// classOf returns the class with the first name that is not nil, or else the default class. A class
-// that does not exist has no UID.
+// classOf returns the class with the first name that is not nil, or else the default class. If this
+// class does not exist, classOf returns an empty class, which has no UID.
 func classOf(ctx context.Context, classes client.Reader, names ...*string) (string, *v1alpha1.SessionClass, error) {
 	name, class := *cmp.Or(append(names, ptr.To(v1alpha1.DefaultSessionClass))...), &v1alpha1.SessionClass{}
 	if err := classes.Get(ctx, client.ObjectKey{Name: name}, class); client.IgnoreNotFound(err) != nil {
@@ -53,8 +53,10 @@ func classOf(ctx context.Context, classes client.Reader, names ...*string) (stri
 	return name, class, nil
 }
 
-// checkSettingsClass forbids settings beyond the limits of their class. A class that became
-// stricter does not block changes of other fields: its limits apply when a session starts.
+// checkSettingsClass forbids settings beyond the limits of their class. If an update does not
+// change the class, only the changed fields are checked: if the class became stricter, a field that
+// now exceeds a limit does not block changes of other fields. All limits apply when a session
+// starts.
 func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	if old == nil {
 		old = &v1alpha1.UserSettings{}

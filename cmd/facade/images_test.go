@@ -178,8 +178,9 @@ func TestRepeatedImagesAreStoredOnce(t *testing.T) {
 		complains(t, "body.image_urls: too_long")
 }
 
-// A conversation with images consists of several objects.
-func TestARetryCompletesPartialImages(t *testing.T) {
+// The facade creates the Conversation first, and then a ConfigMap for each image. If it fails in
+// between, a retry of the request creates the missing ConfigMaps.
+func TestARetryStoresTheMissingImages(t *testing.T) {
 	t.Parallel()
 	for written := range 2 {
 		t.Run(fmt.Sprintf("after %d ConfigMaps", written), func(t *testing.T) {

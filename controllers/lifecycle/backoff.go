@@ -25,8 +25,8 @@ func backoff(losses int32) time.Duration {
 	return min(minBackoff<<min(losses-2, 6), maxBackoff)
 }
 
-// replaceAfterBackoff adds the number of losses to the next attempt. If the session has to wait, it
-// also adds the retry time and the message.
+// replaceAfterBackoff sets the number of losses of the next attempt. If the session has to wait, it
+// also sets the retry time, the reason and the message.
 func (v Verdict) replaceAfterBackoff(o Observation) Verdict {
 	s := o.Conversation.Status
 	v.Next.Losses = s.Losses + 1

@@ -41,8 +41,9 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	if EndsNow(before, v) {
 		status.Result = v.Result
 	}
-	// A restart time that passes while the session starts, runs or ends is recorded as done, so
-	// that it causes no restart later.
+	// A restart time that has passed restarts only an ended session. If the session has not ended,
+	// the time is recorded as done, so that it causes no restart later. If the session has ended
+	// but is not restarted now, for example because spec.suspend is set, the restart stays pending.
 	if pending := HasEnded(before) && v.Next == nil; restartDue(o) && !pending {
 		status.RestartedAt = o.Conversation.Spec.RestartAt
 	}
@@ -79,8 +80,9 @@ func hostname(o Observation) string {
 // WorkspaceName returns the default name of the PersistentVolumeClaim of a Conversation.
 func WorkspaceName(conversation string) string { return conversation + "-workspace" }
 
-// When a status is written anyway, record adds facts that may be unknown later: the class of the
-// session, the UID and owner of the settings, the pod and its volume.
+// record adds facts that may be unknown later: the class of the session, the UID and owner of the
+// settings, the pod and its volume. NewStatus calls record only if another part of the status has
+// changed, so these facts alone cause no write.
 func record(status *v1alpha1.ConversationStatus, o Observation) {
 	recordClass(status, o)
 	if status.State == v1alpha1.StateRunning || IsWarm(o.Pod) {
@@ -169,13 +171,14 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	// is queued, the start time is the time at which it began to wait.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.Reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.Reason != v1alpha1.ReasonQueued
-	// If the session never ran in a lost pod, the next pod continues the same start, with the same
-	// deadline.
+	// A new attempt begins a new start if a user requested it, or if the session ran in the
+	// previous attempt. Otherwise, the new pod continues the same start, with the same deadline.
 	begins := v.Next != nil && (v.Next.Requested || Ran(before))
 	if status.StartTime == nil || status.StopTime != nil || begins || waited {
 		status.StartTime = &now
 	}
-	// The first status of a start may be written late; the time of the pod is more exact.
+	// The manager may write the first status of a Conversation late. The time at which the session
+	// got its pod is then closer to the true start.
 	if NeverReconciled(before) && o.Pod != nil && podTime(o).Before(now.Time) {
 		status.StartTime = &metav1.Time{Time: podTime(o)}
 	}
@@ -187,7 +190,8 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 
 const (
 	// stepThreshold is how long a step of a start must last before it is written to the status, if
-	// there is no backlog. A start with only shorter steps costs one write, for RUNNING.
+	// there is no backlog. If all steps of a start are shorter, the only write is the one for
+	// RUNNING.
 	stepThreshold = 2 * time.Second
 	// stepThresholdPerWaiting is added to the threshold for each waiting Conversation.
 	// stepThresholdMax limits the sum.
@@ -201,9 +205,10 @@ func StepThreshold(backlog int) time.Duration {
 	return min(stepThreshold+time.Duration(backlog)*stepThresholdPerWaiting, stepThresholdMax)
 }
 
-// WriteDelay returns how long a status write may wait; zero or less means now. A step of a start
-// waits until it has lasted for the threshold, unless the outcome of the turn changed. The first
-// step of a new Conversation waits too, because the initial status already says STARTING.
+// WriteDelay returns how long a status write may wait; zero or less means now. A write that only
+// records the next step of a start waits until the step has lasted for the threshold. The first
+// step of a new Conversation waits too, because the initial status already says STARTING. If the
+// outcome of the turn changed, the write does not wait.
 func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.Time,
 	threshold time.Duration) time.Duration {
 	begins := NeverReconciled(before) && after.State == v1alpha1.StateStarting && v.Pod == NeedPod &&
@@ -218,7 +223,8 @@ func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.T
 	case begins && v.Since.IsZero():
 		return threshold // its pod was just created
 	case !begins && !continues, v.Since.IsZero(), v.Since.After(now):
-		// A node's clock may be ahead of the manager's clock; the age of the step is then unknown.
+		// If Since is in the future, a node's clock is ahead of the manager's clock. The age of the
+		// step is then unknown, so the write does not wait.
 		return 0
 	}
 	return threshold - now.Sub(v.Since)

@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// referenceConditions are the conditions of references. Ready reports the first condition that is
-// false.
+// referenceConditions are the conditions that say whether references resolve. If several of them
+// are false, the condition Ready reports the first one in this order.
 var referenceConditions = []string{
 	v1alpha1.ConditionSessionKeyReady,
 	v1alpha1.ConditionLLMAPIKeyResolved,
@@ -30,7 +30,8 @@ type SessionKey struct {
 }
 
 // NewSettingsStatus returns the status of settings after their references were checked. blockers
-// contains an entry for each condition with references; a nil entry means that all of them resolve.
+// has an entry for each condition whose references the settings use. The entry is nil if all
+// references of the condition resolve.
 func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	blockers map[string]*Blocker) v1alpha1.UserSettingsStatus {
 	status := *settings.Status.DeepCopy()

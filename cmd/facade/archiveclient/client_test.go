@@ -86,7 +86,8 @@ func TestReadErrorsAreNotReportedAsAnEmptyArchive(t *testing.T) {
 	}
 }
 
-// A journal may have hundreds of MiB. The archive must not send the events of earlier pages again.
+// A journal may have hundreds of MiB, and is read in pages. The client must ask the archive only
+// for the events from the given ID on.
 func TestAnEarlierJournalIsReadFromAGivenID(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1)

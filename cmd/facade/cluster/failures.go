@@ -66,9 +66,9 @@ func tooLargeForEtcd(err error) bool {
 var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
 // IsForbidden reports whether a quota or policy refuses a request. It is false if the facade lacks
-// a permission, or if the API server has just started and forbids everything. Such an API server
-// also forbids discovery. The error of discovery has no message for clusterFault, but
-// IsUnexpectedServerError recognizes it.
+// a permission, or if the API server has just started and forbids everything. clusterFault matches
+// the messages of these errors. One error has no such message: if the API server forbids discovery,
+// the client drops the message. IsUnexpectedServerError recognizes that error.
 func IsForbidden(err error) bool {
 	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !clusterFault.MatchString(err.Error())
 }

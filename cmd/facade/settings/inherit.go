@@ -66,9 +66,9 @@ func (i inheritance) names() []string {
 	return names
 }
 
-// modelFields are the settings of a model. A request that changes the model stores all its values
-// of these settings, even those that equal the inherited values: after the change, they are no
-// longer inherited.
+// modelFields are the settings of a model. A request that changes the model ends the inheritance of
+// these settings. All their values in the request are then stored, even values that equal the
+// inherited values.
 var modelFields = []string{"llmModel", "llmBaseURL", "llmReasoningEffort", "llmTemperature"}
 
 // changes returns the part of a request that does not repeat inherited values. Clients post whole
