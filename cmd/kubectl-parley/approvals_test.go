@@ -61,11 +61,11 @@ func (c *chatter) noAnswer() {
 
 const prompt = "? Run this action?"
 
-// asks returns the event of a question. The text remember describes similar actions, which the user
-// may also approve.
-func asks(id, remember string) session.Event {
+// asks returns the event of a question. The parameter similar describes the actions that the user
+// may approve together with this action.
+func asks(id, similar string) session.Event {
 	event := confirmation(id)
-	event.Extras["remember"] = remember
+	event.Extras["remember"] = similar
 	return event
 }
 
@@ -153,8 +153,9 @@ func TestChatIgnoresKeystrokesBeforeTheQuestion(t *testing.T) {
 	})
 }
 
-// A line that was read while the question was being printed does not answer the question.
-func TestALineReadBeforeTheQuestionDoesNotAnswerIt(t *testing.T) {
+// The chat holds its lock while it prints a question. A line that is read meanwhile waits for the
+// lock, and must not answer the question.
+func TestALineReadWhileAQuestionIsPrintedDoesNotAnswerIt(t *testing.T) {
 	waits := regexp.MustCompile(`\(\*chat\)\.locked\(.*\n.*\n.*\(\*chat\)\.readLines`)
 	in, typed := io.Pipe()
 	c := &chat{IOStreams: genericiooptions.IOStreams{In: in, Out: io.Discard}}
@@ -227,7 +228,7 @@ func TestApprovalsAreGrantedListedAndRevokedInAChat(t *testing.T) {
 	c.reads(&c.out, "nothing is approved in advance", 1)
 }
 
-func TestChatShowsThatAnApprovalCoversAnAction(t *testing.T) {
+func TestChatShowsThatAnEarlierApprovalCoversAnAction(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

@@ -324,7 +324,8 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 		leadElsewhere(t)
 		at, stop, done := start(t)
 		stop()
-		// When the health checks have stopped, the watches have stopped too.
+		// When the health checks have stopped, the watches have stopped too. The webhook must still
+		// answer.
 		await(t, func() error {
 			if _, _, err := get("http://"+at.health+"/readyz", ""); err == nil {
 				return errors.New("the manager has not stopped yet")

@@ -108,7 +108,7 @@ func TestAnUnresponsiveSessionIsStopped(t *testing.T) {
 	}
 }
 
-func TestAnUnresponsiveSessionThatEndsInTimeReportsItsReason(t *testing.T) {
+func TestAnUnresponsiveSessionThatEndsInTimeReportsItsOwnReason(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, askedOften...)
 	p.silence(t)
@@ -131,8 +131,8 @@ func TestASessionThatAnswersAgainButDoesNotEndIsKilled(t *testing.T) {
 	}
 }
 
-// The kubelet does not know about a signal from within the pod, so the supervisor must kill a
-// session that does not end.
+// The kubelet kills a session that does not end only after a signal of the kubelet itself. This
+// signal comes from within the pod, so the supervisor must kill the session.
 func TestASessionThatDoesNotEndAfterASignalIsKilled(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, "PARLEY_END_TIMEOUT=1s")
@@ -143,7 +143,8 @@ func TestASessionThatDoesNotEndAfterASignalIsKilled(t *testing.T) {
 	}
 }
 
-// A session at its memory limit stops responding before the kernel kills it.
+// A session at its memory limit leaves probes unanswered before the kernel kills it. The supervisor
+// must not report the unanswered probes as the reason.
 func TestASessionKilledBySomethingElseIsNotReportedAsUnresponsive(t *testing.T) {
 	for name, c := range map[string]struct{ kills, reason string }{
 		"the kernel, for its memory": {"oom 1\noom_kill 1\n", session.OOMKilled},

@@ -12,8 +12,8 @@ const (
 	// headroom is the number of bytes that can be allocated between two garbage collections.
 	headroom = 16 << 20
 	// leastPercent is the smallest GOGC: a very large heap must not be collected too often.
-	// mostPercent is the largest GOGC, except for a heap below the floor of boundGarbage: a small
-	// heap must not be collected too rarely.
+	// mostPercent is the largest GOGC: a small heap must not be collected too rarely. Only a heap
+	// smaller than the floor of gcPercent may get a larger GOGC.
 	leastPercent, mostPercent = 25, 400
 )
 

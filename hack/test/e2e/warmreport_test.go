@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Highest allowed ratios of warm starts to bare pods, and of wakes to warm starts. A wake begins
-// with a message over HTTP, so it is compared with a warm start over HTTP.
+// Highest allowed ratios of start times. maxWarmMedian (p50) and maxWarmLast (p99) compare a warm
+// start with a bare pod. maxWake compares a wake with a warm start over HTTP, because a wake begins
+// with a message over HTTP.
 const (
 	maxWarmMedian = 0.2
 	maxWarmLast   = 0.5

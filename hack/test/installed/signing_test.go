@@ -10,8 +10,9 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// A pod that starts before its key exists gets the key up to 90 seconds later. Until then, the
-// archive would refuse events, and nobody could watch sessions.
+// If a pod starts before its key exists, it gets the key up to 90 seconds later. Until then, the
+// archive refuses events, and nobody can watch sessions. So the manifests must make the pods wait
+// for the key.
 func TestProcessesDoNotStartWithoutTheirSigningKey(t *testing.T) {
 	needs := map[string]bool{}
 	for _, object := range kustomized(t, map[string]string{".": "resources: [CONFIG/default]"}) {
