@@ -143,8 +143,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// notStarted returns requests for all Conversations, in any namespace, that neither run nor have
-// ended. They may wait for an object of the operator.
+// notStarted returns requests for all Conversations, in any namespace, that may start. They may
+// wait for an object that all namespaces share, such as a class or the agent catalogue.
 func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Request {
 	var list v1alpha1.ConversationList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -159,7 +159,7 @@ func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Req
 	return requests
 }
 
-// mayStart reports whether a Conversation neither runs nor has ended.
+// mayStart reports whether a Conversation is new or starting, or waits for its settings.
 func mayStart(o client.Object) bool {
 	s := o.(*v1alpha1.Conversation).Status
 	return s.State == v1alpha1.StateStarting || s.State == "" || s.Reason == v1alpha1.ReasonSettingsMissing
@@ -198,8 +198,10 @@ func (r *conversationReconciler) conversationsOfConfigMap(ctx context.Context, o
 	return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexConfigMapName, name, mayLackInputs)
 }
 
-// Reconcile brings one Conversation to its requested state: gather, judge, admit and prepare a
-// start, record, act, write the status, expire, requeue.
+// Reconcile brings one Conversation to its requested state. It gathers the objects and judges them.
+// If a start is needed, it assigns a slot and prepares the start. Then it acts, writes the status,
+// deletes expired objects and requeues. If the verdict must be recorded first, Reconcile only
+// writes the status, and the next reconcile acts.
 func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if err := r.fillQueue(ctx); err != nil {
 		return reconcile.Result{}, err
@@ -262,7 +264,8 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return r.requeue(o, start, verdict, blocker, append(expireIn, writeIn)...), nil
 }
 
-// notePods records that a pod holds a slot and that the cache shows the pod.
+// notePods updates the manager's memory from the observed pods: which sessions hold a slot or lack
+// room, which Bind requests are settled, and which created pods the cache shows.
 func (r *conversationReconciler) notePods(o gathered) {
 	if lifecycle.HoldsSlot(o.Pod) || lifecycle.HoldsSlot(o.OldPod) {
 		r.queue.Hold(queueSession(o.Conversation))

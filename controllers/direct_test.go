@@ -357,9 +357,10 @@ func (c faultyStatus) Update(ctx context.Context, o client.Object, options ...cl
 }
 
 // The test injects a fault at every call in every state of one lifecycle. The first reconcile fails
-// at its first call, the next one at its second call, and so on. The count restarts after a
-// reconcile that wrote something or had no fault, because the next one starts from another state.
-// Every attempt must have exactly one pod.
+// at its first call, the second reconcile at its second call, and so on. If a reconcile wrote
+// something, the state is new. If a reconcile had no fault, every call in this state has failed
+// once. In both cases, the next reconcile fails at its first call again. Every attempt must have
+// exactly one pod.
 func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 	t.Parallel()
 	for name, like := range map[string]fault{
@@ -413,7 +414,7 @@ func pause(ctx context.Context) {
 	}
 }
 
-func TestAStartIsRequeuedWithoutAStatusWrite(t *testing.T) {
+func TestAStartIsRequeuedEvenIfItWritesNoStatus(t *testing.T) {
 	t.Parallel()
 	ns, refused := env.Namespace(t, nil), env.Namespace(t, nil)
 	denyPods(t, refused)

@@ -226,7 +226,7 @@ func TestAPodThatEndedIsNotAdopted(t *testing.T) {
 	}
 }
 
-// The pod is deleted while it answers.
+// The pod is deleted while it handles the Bind request.
 func TestTheManagerForgetsTheBindRequestOfADeletedPod(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)

@@ -21,8 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// brokenWebhook returns a namespace in which a second webhook does not answer. In this namespace,
-// requests that need the webhook fail.
+// brokenWebhook returns a namespace with a copy of the Conversation webhook that does not answer.
+// In this namespace, the API server refuses each request for which it calls the webhook.
 func brokenWebhook(t *testing.T) string {
 	t.Helper()
 	namespace := env.Namespace(t, nil)
@@ -63,8 +63,9 @@ func TestTheConfigurationContainsTheMatchCondition(t *testing.T) {
 	}
 }
 
-// isCalled reports whether err comes from the broken or the working webhook, which have the same
-// name. If so, the match condition did not skip the webhook.
+// isCalled reports whether the API server called the webhook for the request that returned err. If
+// the webhook does not answer or refuses the request, the error contains its name. The broken copy
+// has the same name.
 func isCalled(err error) bool {
 	return err != nil && strings.Contains(err.Error(), `webhook "vconversation.parley.dev"`)
 }
@@ -159,7 +160,8 @@ func TestTheAPIServerCallsTheWebhookOnlyIfNecessary(t *testing.T) {
 		}
 		called = called || len(ruleErrors(conversation)) > 0
 		err := jane.Create(t.Context(), object(t, "Conversation", namespace, spec), client.DryRunAll)
-		// The schema refuses a request before the webhook is called.
+		// If the schema refuses a request, the API server calls no webhook. Such a request is not
+		// checked here.
 		if schema := err != nil && !isCalled(err); !schema && isCalled(err) != called {
 			t.Errorf("%s: called: %v (%v), want %v", spec, isCalled(err), err, called)
 		}
@@ -177,7 +179,7 @@ func TestTheAPIServerCallsTheWebhookOnlyIfNecessary(t *testing.T) {
 	}
 }
 
-func TestValuesThatSkipTheWebhookAreValid(t *testing.T) {
+func TestTheWebhookIsSkippedOnlyForValidValues(t *testing.T) {
 	expression := conversationWebhook(t).MatchConditions[0].Expression
 	for field, problem := range map[string]func(string) string{"repository": repositoryProblem,
 		"selectedBranch": branchProblem} {
@@ -271,7 +273,8 @@ func TestPlainSessionsWorkWithoutTheWebhook(t *testing.T) {
 	}
 }
 
-// createWithoutWebhook creates a Conversation that needs the webhook, as if it had been accepted.
+// createWithoutWebhook creates a Conversation that needs the webhook, although the webhook is
+// broken. For this one creation, the API server ignores the failure of the webhook.
 func createWithoutWebhook(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	namespace := o.GetNamespace()

@@ -78,7 +78,7 @@ var immutableFields = map[string]any{
 
 // The schema itself refuses a changed value, so this test only adds and removes fields.
 // userSettingsName has a default, so it is never absent.
-func TestImmutableFieldsAreNeitherAddedNorRemoved(t *testing.T) {
+func TestImmutableFieldsCannotBeAddedOrRemoved(t *testing.T) {
 	lifecycle := []string{"suspend", "restartAt", "idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
 	all := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(immutableFields)), lifecycle,
 		[]string{"userSettingsName"})))
@@ -102,7 +102,8 @@ func TestImmutableFieldsAreNeitherAddedNorRemoved(t *testing.T) {
 	}
 }
 
-// expectImmutable expects the same refusal from the schema or from the webhook.
+// expectImmutable expects that err refuses the change of the named field. The error may come from
+// the schema or from the webhook: both have the same message.
 func expectImmutable(t *testing.T, err error, name string) {
 	t.Helper()
 	var status apierrors.APIStatus
@@ -125,7 +126,8 @@ func TestOneShotMayChangeBetweenFalseAndAbsent(t *testing.T) {
 	}))
 }
 
-// The webhook also names changes that the schema would refuse.
+// The schema already refuses the change of userSettingsName, but the webhook must report this
+// change, too.
 func TestARefusalNamesEveryChangedField(t *testing.T) {
 	before, after := &v1alpha1.Conversation{}, &v1alpha1.Conversation{}
 	before.Spec.UserSettingsName, after.Spec.UserSettingsName = "ada", "bob"

@@ -2,16 +2,17 @@ package rest
 
 import "encoding/json"
 
-// Settings is the body of POST /api/settings and the table of all settings. The tag json is the
-// name over HTTP, and the tag spec names the field of UserSettingsSpec. Without the tag spec, that
-// field has the JSON name in camel case. A Key is stored in a Secret, UserSecrets are merged entry
-// by entry, MCPConfig replaces the stored value, and all others are plain values.
+// Settings is the body of POST /api/settings, and it lists all settings. The struct tag "json" is
+// the name of a setting over HTTP. The struct tag "spec" is the name of its field in
+// UserSettingsSpec. Without this tag, the field has the JSON name in camel case. A setting's type
+// decides how it is stored: a Key is stored in a Secret, UserSecrets are merged entry by entry,
+// MCPConfig replaces the stored value, and all other settings are plain values.
 //
 // For a new Key, also add the name of its Secret to api/v1alpha1/managed_names.go and to the
 // admission policy. Otherwise the facade is not allowed to write the Secret.
 //
-// A setting that is left out keeps its stored value. null resets a plain value to its default and
-// keeps a key.
+// A setting that is left out of a request keeps its stored value. A plain value that is null is
+// reset to its default. A Key that is null keeps the stored key.
 type Settings struct {
 	Language                     Field[string]      `json:"language,omitzero"`
 	Agent                        Field[string]      `json:"agent,omitzero"`

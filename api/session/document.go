@@ -26,8 +26,8 @@ const (
 	ImagesDir = "/run/parley/images"
 	// WorkspaceDir is the session's working directory.
 	WorkspaceDir = "/workspace"
-	// HomeDir is the home directory of the session's user in an image whose own entry point
-	// replaces Parley's runtime.
+	// HomeDir is the home directory in a container that runs a third-party runtime instead of
+	// Parley's runtime.
 	HomeDir = "/home/session"
 
 	// Port serves all endpoints of the session.

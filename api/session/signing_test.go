@@ -61,9 +61,9 @@ func TestASigningKeyMustBeAnEd25519Key(t *testing.T) {
 	}
 }
 
-// A receiver may know only one of the keys: a running session keeps the key of its start, and the
-// kubelet updates mounted keys with a delay.
-func TestReceiversOfEitherKeyAcceptTokensDuringARotation(t *testing.T) {
+// The signer or the receiver of a token may not know the newest key yet: a running session keeps
+// the keys of its start, and the kubelet updates mounted keys with a delay.
+func TestATokenStaysValidAcrossOneRotation(t *testing.T) {
 	first, err := session.NewSigningKey()
 	if err != nil {
 		t.Fatal(err)

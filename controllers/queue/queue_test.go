@@ -134,7 +134,7 @@ func TestABlockedSessionHoldsNoSlot(t *testing.T) {
 	d.expect("e", d.enter("e"), true)
 }
 
-func TestTheLimitOfItsClassDecidesWhetherASessionWaits(t *testing.T) {
+func TestASessionOvertakesASessionWhoseClassIsFull(t *testing.T) {
 	d := newDriver(t)
 	d.limit["a1"], d.limit["a2"], d.limit["a3"], d.limit["a4"] = 3, 3, 3, 3
 	d.enter("a1")
@@ -149,7 +149,7 @@ func TestTheLimitOfItsClassDecidesWhetherASessionWaits(t *testing.T) {
 	}
 }
 
-func TestAConversationRecreatedForAnotherUserFreesItsSlot(t *testing.T) {
+func TestRecreatingAConversationForAnotherUserFreesTheFirstUsersSlot(t *testing.T) {
 	d := newDriver(t)
 	d.enter("c")
 	d.user["c"] = "grace" // recreated for another user

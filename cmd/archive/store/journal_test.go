@@ -89,7 +89,7 @@ func TestInterruptedWritesAreInvisible(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.WriteFile(other, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	// Temporary files are removed after an hour.
+	// Make the temporary files older than an hour. The archive keeps newer temporary files.
 	for _, file := range unfinished {
 		long := time.Now().Add(-2 * time.Hour)
 		if err := os.Chtimes(filepath.Join(dir, filepath.FromSlash(file)), long, long); err != nil {

@@ -22,8 +22,9 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Post creates or joins the conversation of a request. The error lists all problems of the body or,
-// if the body can be decoded, the errors of the API server.
+// Post creates the conversation of a request, or joins it if it exists. If the body is invalid, the
+// error lists all problems of the body. Otherwise, the error may list the problems that the API
+// server found.
 func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempotencyKey string) (any, error) {
 	request, details := rest.DecodeConversation(body)
 	if len(details) > 0 {

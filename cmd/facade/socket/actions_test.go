@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// waiting is a conversation whose actions wait until the client is gone. It counts the frames that
-// are not released.
+// waiting is a conversation whose method Send blocks until the client is gone. held is the number
+// of received frames that the facade has not released.
 type waiting struct {
 	quiet
 	held *atomic.Int64

@@ -18,8 +18,7 @@ const pngHeader = "\x89PNG\r\n\x1a\n"
 
 var pngURL = "data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte(pngHeader))
 
-// takes returns an order that makes the stub agent report that it took the message with this event
-// ID.
+// takes returns an order for the stub agent: to report that it took the message with this event ID.
 func takes(message int) string {
 	return fmt.Sprintf(`raw {"sessionUpdate":"user_message_chunk","content":{"type":"text"},"_meta":{"parley.dev/seq":%d,`+
 		`"parley.dev/message":"%d"}}`, message-2, message)
@@ -88,7 +87,8 @@ func TestAMessageGetsItsOwnTurnIfTheAgentDidNotTakeIt(t *testing.T) {
 	}
 }
 
-// The agent may take the message just before it gets the request to stop.
+// The agent takes the message just before it gets the request to stop, and does not answer the
+// message. The message then gets a turn of its own.
 func TestAStopKeepsAMessageThatArrivedDuringTheTurn(t *testing.T) {
 	t.Parallel()
 	d, proceed := steering(t, takes(3), "hang")

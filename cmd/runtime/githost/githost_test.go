@@ -31,7 +31,7 @@ func host(t *testing.T, authorization string, answers map[string]string) string 
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-func TestEachProvidersAPIIsUsed(t *testing.T) {
+func TestRequestsUseTheAPIOfTheProvider(t *testing.T) {
 	for provider, c := range map[v1alpha1.GitProvider]struct {
 		token, authorization string
 		answers              map[string]string

@@ -162,9 +162,9 @@ func (k *Keeper) handOver(ctx context.Context) error {
 }
 
 // alignPosition makes the Keeper continue after the archived events if they belong to this journal.
-// Otherwise, it asks the archive to keep them as an earlier journal. The archive does that only for
-// the latest attempt. The journals differ if this journal was started while the archive was
-// unavailable, or if a stale attempt still writes.
+// Otherwise, it asks the archive to keep them as an earlier journal. The archive accepts this
+// request only from the latest attempt. The archived events belong to another journal if this
+// journal was started while the archive was unavailable, or if a stale attempt still writes.
 func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {

@@ -85,7 +85,7 @@ func (r *redactor) message() {
 }
 
 // collect reads a value and stores the positions of its texts. In a tool's response, every string
-// is a text.
+// except a data URL is a text.
 func (r *redactor) collect(field string, inResponse bool) {
 	inResponse = inResponse || field == "response"
 	switch r.peek() {

@@ -153,7 +153,7 @@ func TestAShortenedNameIsUnique(t *testing.T) {
 
 func TestAShortenedNameContainsNoPartOfASecret(t *testing.T) {
 	remote, add, _ := serveNamed(t)
-	// Shortening would cut off only the last letter of the key.
+	// If this name were only shortened, it would still contain the key without its last letter.
 	add(strings.Repeat("x", 64-len("localhost__0123456789")-len(apiKey)+1) + apiKey + "-and-more-of-it")
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
 	names := f.tools(t)

@@ -28,13 +28,14 @@ func configureGit(o Options, remote *Remote) error {
 	}
 	removeProxies(config)
 	if remote != nil && o.Token != "" && o.ProxyURL != "" {
-		// Earlier versions of Parley configured a credential helper here.
+		// Remove the credential helper that earlier versions of Parley configured.
 		config.RemoveSubsection("credential", remote.origin())
 		for _, prefix := range remote.prefixes() {
 			config.AddOption("url", o.ProxyURL, "insteadOf", prefix)
 		}
 		config.SetOption("http", o.ProxyURL, "extraHeader", o.ProxyHeader)
-		// The HTTP proxy of a class cannot reach the loopback address.
+		// Let git connect to the git proxy directly. An HTTP proxy of the class cannot reach the
+		// git proxy, which listens on the loopback address.
 		config.SetOption("http", o.ProxyURL, "proxy", "")
 	}
 	var text bytes.Buffer
@@ -58,8 +59,9 @@ func configureGit(o Options, remote *Remote) error {
 	return record.Write(file, &text, 0o600)
 }
 
-// proxyStart is the start of every git proxy's URL. Each attempt's proxy has another port.
-const proxyStart = "http://127.0.0.1:"
+// proxyPrefix is the prefix of each git proxy's URL. The git proxy of each attempt has a different
+// port, so removeProxies finds the entries of earlier attempts by this prefix.
+const proxyPrefix = "http://127.0.0.1:"
 
 func removeProxies(config *gitconfig.Config) {
 	for _, name := range []string{"url", "http"} {
@@ -67,7 +69,7 @@ func removeProxies(config *gitconfig.Config) {
 			continue
 		}
 		for _, sub := range slices.Clone(config.Section(name).Subsections) {
-			if strings.HasPrefix(sub.Name, proxyStart) && strings.Contains(sub.Name, "/git/") {
+			if strings.HasPrefix(sub.Name, proxyPrefix) && strings.Contains(sub.Name, "/git/") {
 				config.RemoveSubsection(name, sub.Name)
 			}
 		}

@@ -85,8 +85,8 @@ func (c *ControlPlane) Etcd() (Process, error) {
 			"--data-dir=" + filepath.Join(c.State, "etcd"),
 			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=local=" + peer,
-			// Every user of this machine can connect to this port, but only the API server may read
-			// the data.
+			// Require client certificates. Every user of this machine can connect to these ports,
+			// but only the API server may read the data.
 			"--client-cert-auth", "--trusted-ca-file=" + c.PKI.Cert(etcdAuthority),
 			"--cert-file=" + c.PKI.Cert(etcdCert), "--key-file=" + c.PKI.Key(etcdCert),
 			"--peer-client-cert-auth", "--peer-trusted-ca-file=" + c.PKI.Cert(etcdAuthority),

@@ -26,7 +26,8 @@ import (
 )
 
 // secretsStayHidden searches everything that users without access to Secrets can read. None of it
-// may contain a secret of the session. The agent prints its whole environment.
+// may contain a secret of the session. The agent prints its whole environment, so the pod's logs
+// contain the environment, too.
 func secretsStayHidden(t *t) {
 	u := t.newUser()
 	c, _ := t.startOverHTTP(u, "hidden")

@@ -71,8 +71,9 @@ func TestAnArchiveTokenIsRefusedAfterItsAttempt(t *testing.T) {
 	ada.awaitRefused(t, "talk", first, 2)
 	second := ada.archiveToken(t, "talk")
 
-	// Attempt 3 reuses the Secret of attempt 2. The token in this Secret must be refused for
-	// attempt 3, so the pod of attempt 3 gets another token in a variable.
+	// Delete the pod, so that attempt 3 starts with the Secret of attempt 2. The archive must
+	// refuse the token in this Secret for attempt 3. The pod of attempt 3 has another token, in an
+	// environment variable.
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = ada.namespace, v1alpha1.SessionName("talk")
 	if err := suite.Client.Delete(t.Context(), pod); err != nil {
