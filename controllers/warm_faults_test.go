@@ -87,8 +87,8 @@ func TestAWarmStartSurvivesACrashAfterEachStep(t *testing.T) {
 				w.awaitReady(2)
 				filled()
 				fault := &crash{method: step.method, path: step.path, onlyAnswer: onlyAnswer}
-				// The pool is full, so the first request of this kind comes from the start of the
-				// session.
+				// The manager fails after the first request with this method and path. The pool is
+				// full, so this request belongs to the start of the session.
 				stop := w.manage(fault.wrap)
 				w.start("c")
 				await(t, func() error {
@@ -216,7 +216,7 @@ func TestOnlyOneOfTwoSessionsThatClaimAPodGetsIt(t *testing.T) {
 		getConversation(t, w.namespace, "second")) {
 		t.Fatalf("the second session did not get the pod: %v", err)
 	}
-	// Without a pool, no other warm pod is created, so the first session gets a pod of its own.
+	// Remove the pool, so that no new warm pod is created. The first session then gets a cold pod.
 	change(t, class, func(class *v1alpha1.SessionClass) { class.Spec.Warm = nil })
 	w.manage()
 	c := w.awaitRunning("first")

@@ -29,8 +29,8 @@ func LocationOf(path string, names EntryNames) Location {
 			at, err := strconv.Atoi(strings.TrimSuffix(index, "]"))
 			switch {
 			case err != nil:
-				// The brackets contain a map key, which the client chose. An error never repeats
-				// text of the client.
+				// The brackets contain a map key, which the client chose. The location ends before
+				// the key, because an error never repeats text of the client.
 				return loc
 			case name == "providerTokens" || name == "customSecrets":
 				if names != nil {

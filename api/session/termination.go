@@ -60,14 +60,16 @@ func ParseTermination(message string) (t Termination, reported bool) {
 
 // Reasons why the kernel or the supervisor ended a process.
 const (
-	// OOMKilled means that the kernel killed the process for lack of memory, as in a kubelet's status.
+	// OOMKilled means that the kernel killed the process for lack of memory. The kubelet uses the
+	// same word in the status of a container.
 	OOMKilled = "OOMKilled"
-	// Unresponsive means that the supervisor ended the process because it no longer answered.
+	// Unresponsive means that the supervisor ended the process because the process no longer
+	// answered.
 	Unresponsive = "Unresponsive"
 )
 
-// WhyEnded returns the reason in the termination message of a session that exited with a status
-// other than 0, or an empty string.
+// WhyEnded reads the termination message of a session that exited with a status other than 0. It
+// returns OOMKilled or Unresponsive, or an empty string if the message contains neither reason.
 func WhyEnded(message string) string {
 	var t Termination
 	if json.Unmarshal([]byte(message), &t) != nil || t.Reason != OOMKilled && t.Reason != Unresponsive {
@@ -139,7 +141,8 @@ func (t Termination) Encode() ([]byte, error) {
 		if err != nil || len(text) <= maxTermination {
 			return text, err
 		}
-		// JSON escapes can make a text six times as long, so halve the longer text and try again.
+		// JSON escapes can make the message and the summary six times as long. Halve the longer of
+		// these texts and encode again.
 		if t.Result != nil && len(t.Result.Summary) >= len(t.Message) {
 			t.Result.Summary = cut(t.Result.Summary, len(t.Result.Summary)/2)
 		} else {

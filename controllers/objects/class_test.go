@@ -130,7 +130,7 @@ func TestRequestedLifetimesOverrideTheDefaultsOfTheClass(t *testing.T) {
 	}
 }
 
-func TestClassLimitsAreTheDefaultsOfEmptySettings(t *testing.T) {
+func TestSettingsWithoutLimitsGetTheLimitsOfTheClass(t *testing.T) {
 	class := Class{Spec: v1alpha1.SessionClassSpec{MaxIterations: ptr.To[int32](100), MaxBudgetPerTask: ptr.To("4.50")}}
 	if got := class.WithDefaults(&v1alpha1.UserSettingsSpec{}); ptr.Deref(got.MaxIterations, 0) != 100 ||
 		ptr.Deref(got.MaxBudgetPerTask, "") != "4.50" {

@@ -231,9 +231,9 @@ func (o *output) take(running bool) string {
 	return text
 }
 
-// end returns the last part of the output that the method take has not returned. If no output has
-// arrived since the previous call of end, grown is false and the text is empty. The text may end
-// with a part of a secret, which the runtime removes.
+// end returns the last part of the output. It leaves out output that the method take has already
+// returned. If no output has arrived since the previous call of end, grown is false and the text is
+// empty. The text may end with a part of a secret, which the runtime removes.
 func (o *output) end() (text string, grown bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -258,8 +258,9 @@ func inSession(leader int) []int {
 	})
 }
 
-// withVariable returns the processes with a variable in their environment. It skips the ancestors
-// of this process, because their environments may contain keys.
+// withVariable returns the processes whose environment contains this variable with this value
+// (NAME=value). It does not read the environments of this process's ancestors, because they may
+// contain API keys.
 func withVariable(variable string) []int {
 	ancestors := ancestorsOf(os.Getpid())
 	return processes(func(dir string) bool {

@@ -214,7 +214,8 @@ func TestTheLastOutputOfAShellIsReadDespiteBackgroundOutput(t *testing.T) {
 		var writing, waiting sync.WaitGroup
 		writing.Go(func() { writeMore(background) })
 		waiting.Go(func() { o.awaitRest(output) })
-		// Start the reader late, as on a busy machine.
+		// Start the reader only after awaitRest has set the read deadline, as may happen on a busy
+		// machine. From then on, connection.Read returns an error.
 		connection, err := output.SyscallConn()
 		for ; err == nil; err = connection.Read(func(uintptr) bool { return true }) {
 			<-time.After(time.Millisecond)

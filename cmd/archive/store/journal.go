@@ -89,7 +89,7 @@ func (s *Store) extentOf(ctx context.Context, uid string) (extent, error) {
 			now.size += segment.size
 		}
 	}
-	// The last segments may be empty.
+	// Read the last segment that contains events. Empty segments may follow it.
 	for i := len(now.segments) - 1; i >= 0 && now.next == 0; i-- {
 		last := newNamer()
 		err := s.lines(ctx, now.segments[i], func(id int) io.Writer {
@@ -158,7 +158,8 @@ func (s *Store) copySegments(ctx context.Context, all []segment, next int, to io
 }
 
 // StartJournal starts a new journal, and keeps the current journal as an earlier journal. A session
-// needs this if its own journal differs from the stored journal: their events have the same IDs.
+// needs a new journal if its own events differ from the stored events: one journal cannot contain
+// two events with the same ID.
 func (s *Store) StartJournal(ctx context.Context, uid string, attempt int) error {
 	return retryChanged(func() error {
 		now, err := s.extentOf(ctx, uid)

@@ -27,8 +27,8 @@ type Onboarder interface {
 }
 
 const (
-	// onboardEvery is the shortest interval between two onboardings of the same person by requests
-	// with a token. After a failed onboarding, the shortest interval is onboardRetry.
+	// Requests with an ID token onboard the same person at most once per onboardEvery or, if the
+	// last onboarding failed, once per onboardRetry.
 	onboardEvery = 30 * time.Second
 	onboardRetry = 5 * time.Second
 	// maxOnboarded limits the people whose last onboarding is kept in memory.
@@ -153,7 +153,8 @@ func (s *server) appear(ctx context.Context, username string, names []types.Name
 	}
 }
 
-// countPerson counts a request without chosen settings against the rate limit of the person.
+// countPerson counts a request towards the rate limit of the person. Requests that use settings
+// count towards the rate limit of these settings: see admit.
 func (s *server) countPerson(credential auth.Credential) error {
 	return s.budget.Count("person "+credential.Username, 1)
 }
@@ -189,8 +190,8 @@ func (s *server) personSession(r *http.Request, credential auth.Credential) (*re
 	return session, nil
 }
 
-// chooseSettings chooses the settings of a signed-in person. The new cookie replaces the old
-// cookie. If one of these cookies is revoked, both become invalid.
+// chooseSettings sends a signed-in person a new cookie with the chosen settings. The new cookie has
+// the ID of the old cookie, so revoking one of them makes both invalid.
 func (s *server) chooseSettings(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err

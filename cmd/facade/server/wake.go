@@ -48,9 +48,9 @@ type message struct {
 	body []byte
 	// key is the idempotency key.
 	key string
-	// held counts the bytes of the response. After a call of free, the body no longer counts
-	// towards the limits.
+	// held counts the bytes of the session's response.
 	held *limits.Hold
+	// After a call of free, the body no longer counts towards the limits on bodies.
 	free func()
 }
 
@@ -66,8 +66,8 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 		}
 	}
 	waits := s.budget.Hold(m.user.ID(), limits.Wakes)
-	// Count at most MaxBody bytes. The event that contains a message of the largest size is larger,
-	// and might never fit in the user's limit.
+	// If the facade made the event m.body from a request of MaxBody bytes, the event is larger.
+	// Count at most MaxBody bytes, because more might never fit in the user's limit.
 	size := min(max(int64(len(m.body)), limits.MinWake), s.options.Limits.MaxBody)
 	if err := waits.Take(size); err != nil {
 		return nil, err
@@ -100,11 +100,11 @@ func isStopping(c *v1alpha1.Conversation) bool {
 type waking struct {
 	*server
 	message
-	// unsuspended is set if spec.suspend was false while the message waited. If spec.suspend
-	// becomes true after that, the wait ends.
+	// unsuspended is true if spec.suspend was false at the last check. If spec.suspend is true at
+	// the next check, somebody has stopped the conversation meanwhile, and the wait ends.
 	unsuspended bool
-	// attempt is the number of the ended attempt after which this message requested a start. It is
-	// -1 if the message requested no start.
+	// attempt is the number of the last attempt at the time when this message requested a start, or
+	// -1 if the message requested none. If a later attempt has ended too, the session cannot start.
 	attempt int32
 	// requested is the time at which the message last requested a start.
 	requested time.Time

@@ -19,10 +19,10 @@ type plan struct {
 	others []owner
 	// before is the stored spec as JSON.
 	before map[string]any
-	// apply is the result of the function claim.
+	// apply contains the fields that the facade applies. The function claim selects them.
 	apply map[string]any
-	// force overrides the ownership of managers that own the default of a field, but did not set
-	// the field.
+	// force makes the write ignore conflicts with other managers. It is set only if every field in
+	// conflict has its default value and no manager chose that value.
 	force bool
 }
 

@@ -60,7 +60,7 @@ func running(t *testing.T, r *TurnReporter) (stop func()) {
 	return stop
 }
 
-func TestAnOutcomeIsReportedAndWithdrawn(t *testing.T) {
+func TestTheArchiveGetsEachChangeOfTheOutcome(t *testing.T) {
 	t.Parallel()
 	k, outcome := newArchive(t), &fakeOutcome{}
 	j := open(t, inFile(t))
@@ -82,7 +82,7 @@ func TestAnOutcomeIsReportedAndWithdrawn(t *testing.T) {
 	}
 }
 
-func TestALaterAttemptReplacesTheOutcome(t *testing.T) {
+func TestALaterAttemptReplacesTheOutcomeOfAnEarlierAttempt(t *testing.T) {
 	t.Parallel()
 	k := newLimitedArchive(t, 1) // even a full archive accepts outcomes
 	finish := func(attempt int, message string, messages ...string) error {
