@@ -29,7 +29,8 @@ func shell(name, logDir, script string) Process {
 	}
 }
 
-// A shell handles a signal while it runs "wait", but not while it runs "sleep" in the foreground.
+// forever is a script that does not end. It runs "sleep" in the background, because a shell handles
+// signals during "wait", but not while a command runs in the foreground.
 const forever = "sleep 1000 & echo up $!; wait"
 
 func readLog(dir, name string) string {

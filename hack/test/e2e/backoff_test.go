@@ -49,8 +49,9 @@ func podsRejected(t *t) {
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// minDisk is the free space in bytes below which the kubelet of podsEvicted evicts pods. The rest
-// of the disk is enough for the storage requests of all pods.
+// minDisk is a number of bytes. During podsEvicted, the kubelet evicts pods if its disk has less
+// free space than minDisk. Pods cannot request this space, but the rest of the disk is enough for
+// the storage requests of all pods.
 const minDisk = 512 << 20
 
 // podsEvicted makes the kubelet evict the session's pod two times: because the node's disk is
@@ -72,7 +73,8 @@ func podsEvicted(t *t) {
 	undo := sync.OnceFunc(func() { t.must(t.restartKubelet(context.WithoutCancel(t.ctx), usualKubelet)) })
 	defer undo()
 	t.retry(func(ctx context.Context) error {
-		// The command fails until the kubelet serves it. The eviction may end the command.
+		// Ignore errors: the command fails until the restarted kubelet serves it, and the eviction
+		// may end it.
 		_, _ = t.exec(ctx, c, "head -c 224M /dev/zero > /workspace/big")
 		return t.checkCondition(ctx, corev1.NodeDiskPressure, corev1.ConditionTrue)
 	})

@@ -100,7 +100,7 @@ func addAgent(t *testing.T, name, entry string) {
 	})
 }
 
-func TestTheStatusShowsARefusedKey(t *testing.T) {
+func TestTheStatusShowsThatTheModelRefusedTheKey(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.BadKey}},
 		says("Hello."))
@@ -172,7 +172,7 @@ func TestTheStatusShowsAnAgentThatCannotStart(t *testing.T) {
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateError)
 	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonAgentNotStarted, "the agent broken cannot be started")
-	// The message waits until an agent can be started.
+	// The first message still waits. After the restart, an agent that can start answers it.
 	ada.wants(t, 200, "POST", "/api/settings", `{"agent": "CodeActAgent"}`)
 	ada.restart(t, "talk")
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
