@@ -197,7 +197,7 @@ func awaitEvents(t *testing.T, namespace string, reasons ...string) {
 	})
 }
 
-func TestAStuckStartStopsAtItsDeadlineAndNamesTheStep(t *testing.T) {
+func TestTheStatusNamesTheStepInWhichAStartExceedsItsDeadline(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -278,8 +278,8 @@ func TestDeletingAConversationRemovesEveryChild(t *testing.T) {
 	for _, o := range []client.Object{conv, pod, secretWith(ns, "c-session", ""), claim} {
 		await(t, func() error {
 			err := gone(t, o)
-			// No controller in this test removes the finalizer of a PersistentVolumeClaim, so a
-			// deletion timestamp is enough.
+			// The PersistentVolumeClaim has a finalizer, which no controller in this test removes.
+			// The test therefore only checks that the claim has a deletion timestamp.
 			if err != nil && o == client.Object(claim) && claim.DeletionTimestamp != nil {
 				return nil
 			}
@@ -404,8 +404,9 @@ func TestChangedSettingsApplyToResumedSessionsOnly(t *testing.T) {
 	await(t, func() error { return startedWith(t, k, before, "second", "example.com/base:2") })
 }
 
-// startedWith checks the model and the image of a session after its previous pod was replaced.
-func startedWith(t *testing.T, k kubelet, before any, model, image string) error {
+// startedWith returns an error unless the session has a new pod, whose UID is not oldUID, with this
+// model and this container image.
+func startedWith(t *testing.T, k kubelet, oldUID any, model, image string) error {
 	pod := k.pod()
 	secret := &corev1.Secret{}
 	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)},
@@ -416,7 +417,7 @@ func startedWith(t *testing.T, k kubelet, before any, model, image string) error
 	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
 		return err
 	}
-	if pod.UID == before || ptr.Deref(doc.Settings.LLMModel, "") != model || pod.Spec.Containers[0].Image != image {
+	if pod.UID == oldUID || ptr.Deref(doc.Settings.LLMModel, "") != model || pod.Spec.Containers[0].Image != image {
 		return fmt.Errorf("pod %s has model %s and image %s", pod.UID, ptr.Deref(doc.Settings.LLMModel, ""),
 			pod.Spec.Containers[0].Image)
 	}

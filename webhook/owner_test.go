@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// impersonator lets a user impersonate names of a cluster-scoped resource, and waits until the API
-// server knows this right.
+// impersonator lets a user impersonate other users or groups, and waits until the API server knows
+// this right. The argument resource is "users" or "groups", and names are their names.
 func impersonator(t *testing.T, name, resource string, names ...string) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "impersonator-"}, Rules: []rbacv1.PolicyRule{{
@@ -110,19 +110,21 @@ func TestRemovingAnOwnersGroupNeedsTheRightToImpersonateIt(t *testing.T) {
 		return func(o *unstructured.Unstructured) { setSpec(t, o, spec) }
 	}
 	grouped := owned("oidc:ada", "oidc:lifted")
-	// A member who leaves the group must not keep access.
+	// ada must not remove or replace the group of the owner. Otherwise, she could leave the group
+	// and still have access to the settings.
 	for _, spec := range []string{owned("oidc:ada", ""), owned("oidc:ada", "oidc:other"), "{}"} {
 		expectRefused(t, ada.change(t, with(grouped), to(spec)), "lift", "spec.owner.group")
 	}
 	expectAccepted(t, ada.change(t, with(grouped), to("{language: de, "+grouped+"}")))
 	expectAccepted(t, lead.change(t, with(grouped), to("{}")))
-	// If the owner has no group, bob may remove the owner. The facade may not.
+	// If the owner has no group, every user who may change the settings may remove the owner. Only
+	// the facade may not.
 	expectAccepted(t, user(t, "oidc:bob", namespace).change(t, with(owned("oidc:ada", "")), to("{}")))
 	expectRefused(t, user(t, facadeUser, namespace).change(t, with(owned("oidc:ada", "")), to("{}")), "facade",
 		"spec.owner")
 }
 
-func TestOnlyTheFacadeNamesTheRequesterOfAConversation(t *testing.T) {
+func TestOnlyTheFacadeMaySetTheRequesterOfAConversation(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	conversation := func(requester string) *unstructured.Unstructured {
 		o := object(t, "Conversation", namespace, "userSettingsName: ada")
@@ -182,7 +184,8 @@ func TestInheritingNeedsTheRightToUseTheSettings(t *testing.T) {
 	}
 	settings := mustCreate(t, object(t, "UserSettings", namespace, inherits))
 	expectAccepted(t, stranger.change(t, settings, setField(t, "de", "spec", "language")))
-	// The new owner would start sessions with the inherited keys.
+	// The user stranger must not become the owner of these settings. Otherwise, stranger could
+	// start sessions with the keys of "team".
 	owner := setField(t, map[string]any{"username": "stranger"}, "spec", "owner")
 	expectRefused(t, stranger.change(t, settings, owner), `"team"`, "spec.inheritFrom")
 	expectAccepted(t, stranger.change(t, settings, func(o *unstructured.Unstructured) { setSpec(t, o, "{}") }))

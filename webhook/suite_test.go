@@ -52,7 +52,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run stops the manager first, because the API server would wait for the manager's watches.
+// run starts an API server and a manager, runs the tests, and stops both. It stops the manager
+// first, because the API server cannot stop before the manager's watches have ended.
 func run(m *testing.M) (code int, err error) {
 	if env, err = testenv.Start(testenv.WithWebhooks); err != nil {
 		return 0, fmt.Errorf("start the API server: %w", err)
@@ -183,7 +184,7 @@ func grant(t *testing.T, name, namespace string, rules []rbacv1.PolicyRule) {
 	if err := env.Client.Create(t.Context(), binding); err != nil {
 		t.Fatal(err)
 	}
-	// All rules are in one Role, so if one rule applies, all rules apply.
+	// All rules are in one Role and take effect together. It is enough to wait for the last rule.
 	rule := rules[len(rules)-1]
 	eventually(t, func() (bool, error) {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{

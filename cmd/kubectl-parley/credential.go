@@ -126,5 +126,5 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 			"$PARLEY_KEY)", err)
 	}
 	return credential{key: string(secret.Data[ref.Key]), rejected: fmt.Sprintf("the key in the Secret %s: check that "+
-		"--facade or $PARLEY_FACADE is the facade of this cluster", ref.Name)}, nil
+		"the URL in --facade or $PARLEY_FACADE belongs to the cluster of this Secret", ref.Name)}, nil
 }

@@ -61,8 +61,8 @@ func (k *key) run(ctx context.Context, c *cluster, name string) (err error) {
 	return err
 }
 
-// discardKey deletes the Secret of a key that the operator created, and returns the UID of the
-// Secret. The operator then creates a new key.
+// discardKey deletes the Secret with the user's session key, and returns the Secret's UID. The
+// operator then creates a new key. discardKey fails if the operator did not create the Secret.
 func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error) {
 	settings := &v1alpha1.UserSettings{}
 	if err := c.Get(ctx, c.key(user), settings); err != nil {
@@ -88,8 +88,9 @@ func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error)
 	return uid, client.IgnoreNotFound(err)
 }
 
-// awaitKey waits until the operator has created a key in a Secret whose UID is not the argument
-// old, and has published the key's hash. The facade accepts the key only then.
+// awaitKey waits until the operator has created a key and published its hash, because the facade
+// does not accept the key earlier. The argument old is the UID of a deleted Secret, or empty.
+// awaitKey ignores the key in that Secret.
 func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
 	p := newProgress(c.ErrOut)
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {

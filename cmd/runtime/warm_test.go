@@ -236,7 +236,7 @@ func TestAPodStaysReadyIfItPreparesItsSessionWithinTheProbeTimeout(t *testing.T)
 	p.bindReady(t)
 }
 
-func TestARestartedContainerWaitsForItsSession(t *testing.T) {
+func TestARestartedContainerAcceptsOnlyItsEarlierSession(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting)}))
 	p.start(t)

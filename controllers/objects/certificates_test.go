@@ -78,7 +78,7 @@ func TestCertificatesAreRenewedBeforeTheyExpire(t *testing.T) {
 
 // A running session trusts the certificate authority that was current when the session started.
 // Other clients get a new authority late, because the kubelet updates mounted files with a delay.
-func TestClientsOfBothAuthoritiesTrustTheArchiveAfterARotation(t *testing.T) {
+func TestClientsTrustTheArchiveIfTheyAreAtMostOneRotationApart(t *testing.T) {
 	t.Parallel()
 	now, secret := time.Now(), &corev1.Secret{}
 	states := []map[string][]byte{completed(t, secret, now, true)}

@@ -40,8 +40,8 @@ func (s *Set) LeftOut(ctx context.Context) string {
 		strings.Join(names, ", "))
 }
 
-// reduced returns the tools that the model gets, and the tools that are left out. Each server keeps
-// the same number of tools, unless it has fewer.
+// reduced returns the tools that the model gets, and the tools that are left out. It never leaves
+// out the agent's own tools. The tool servers share the remaining places equally.
 func (s *Set) reduced(ctx context.Context) (offered, left []*Tool) {
 	all := s.all(ctx)
 	if len(all) <= maxOffered {

@@ -141,8 +141,8 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	port := strconv.Itoa(s.port)
 	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), port), Path: call.Path,
 		RawQuery: call.Query.Encode()}
-	// Only the manager writes the status. The URL has the scheme https for each session with a
-	// certificate; the facade never falls back to http.
+	// If the session has a certificate, the manager writes an https URL into the status. The facade
+	// then always uses TLS. It never falls back to http. Only the manager can write the status.
 	if strings.HasPrefix(c.Status.URL, "https:") {
 		target.Scheme, target.Host = "https", net.JoinHostPort(hostOf(string(c.UID), address), port)
 	}

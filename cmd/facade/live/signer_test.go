@@ -65,7 +65,8 @@ func TestATokenIsValidForOneConversationAndOneMinute(t *testing.T) {
 	if verify(t, data, token, "u2", now) == nil {
 		t.Error("the token is valid for another conversation")
 	}
-	// A token is valid for half a minute longer than its lifetime, because clocks may differ.
+	// Sessions accept a token for half a minute after it expires, because clocks may differ. After
+	// two minutes, they must refuse it.
 	if verify(t, data, token, "u1", now.Add(2*time.Minute)) == nil {
 		t.Error("the token is valid after two minutes")
 	}
@@ -91,7 +92,7 @@ func TestTheSignerUsesTheMountedKey(t *testing.T) {
 	}
 }
 
-func TestErrorsDoNotRepeatAnInvalidKey(t *testing.T) {
+func TestErrorsDoNotContainTheInvalidKey(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, session.SigningPrivateKey), []byte("s3cret"), 0o600); err != nil {
 		t.Fatal(err)

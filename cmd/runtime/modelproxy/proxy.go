@@ -119,8 +119,8 @@ type target struct {
 	unusable error
 	// answered is set after the endpoint's first response.
 	answered atomic.Bool
-	// usageRefused is set if the endpoint refused a stream because of the request for usage. Later
-	// calls do not request usage.
+	// usageRefused is set if the endpoint refused a stream because the proxy had added the option
+	// that requests the usage. The proxy does not add this option to later streams.
 	usageRefused atomic.Bool
 }
 
@@ -144,7 +144,7 @@ type route struct {
 	wire wire
 	// path is the path after the API version.
 	path string
-	// counted is set if the call uses the model.
+	// counted is set if the model generates an answer. Only these calls are metered and limited.
 	counted bool
 	// model is the model that the path names, or empty.
 	model string
@@ -212,8 +212,8 @@ func (p *Proxy) SetModel(baseURL, model, key string) error {
 // usage.
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
-// EndTurn ends the turn. Later calls count towards the session only. All calls between two turns
-// share the limits of one turn.
+// EndTurn ends the turn. Calls before the next turn belong to no turn, but the limits of a turn
+// apply to the total of these calls.
 func (p *Proxy) EndTurn() error {
 	p.account.release()
 	return p.spend.beginTurn("")
@@ -272,7 +272,8 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route, to *ta
 		room: p.room}
 	defer body.release()
 	w = &deadline.Writer{ResponseWriter: w, Timeout: p.options.Patience}
-	// Read the body first. Only then can the server notice that the agent disconnected.
+	// Read the body before the call waits for other calls. An http.Server notices that a client
+	// disconnected only after the handler has read the body.
 	ask, problem := readAsk(body, call, p.options.Mask)
 	if problem != nil {
 		refuse(w, call.wire, problem.status, problem.kind, problem.message)

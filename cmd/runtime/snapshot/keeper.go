@@ -26,15 +26,14 @@ type Keeper struct {
 	// file is the path of the recorded progress. A later process of the same attempt reads it.
 	file string
 	progress
-	// maxBytes bounds the size of a snapshot. tooLarge is the fingerprint of work that exceeded
-	// maxBytes.
+	// maxBytes bounds the size of a snapshot. tooLarge is the fingerprint of the files that last
+	// exceeded this bound. Take does not try to save these files again.
 	maxBytes int64
 	tooLarge string
 }
 
 type progress struct {
-	// Last is the archived snapshot. It is empty if there is none, or if this attempt did not
-	// restore the archived snapshot.
+	// Last is the archived snapshot if this attempt saved or restored it. Otherwise, it is empty.
 	Last saved `json:"last"`
 	// Next is a snapshot for which the archive has not acknowledged CommitSnapshot. The archive may
 	// have this snapshot or lack it.
@@ -120,8 +119,9 @@ func (k *Keeper) settle(ctx context.Context) error {
 	}
 	if found.ID == k.Next.Snapshot.ID {
 		k.Last = *k.Next
-		// The archive may hold this snapshot with Contents from an earlier call of CommitSnapshot.
-		// Event -2 never occurs, so the next Take commits the snapshot again.
+		// While the files do not change, all calls of CommitSnapshot use the same ID, but different
+		// Contents. It is therefore unknown which Contents the archive has. No event has the ID -2,
+		// so take sees a difference to the current Contents, and commits the snapshot again.
 		k.Last.Contents = Contents{Event: -2}
 	}
 	k.Next = nil
@@ -199,9 +199,9 @@ func Download(ctx context.Context, archive *handover.Archive, key *Key, of sessi
 	return found, nil
 }
 
-// Apply applies the snapshot to a fresh workspace, and records it in progressFile for NewKeeper.
-// The Keeper's next snapshot may then replace this snapshot in the archive. After an error, a part
-// of the snapshot remains in the workspace.
+// Apply applies the snapshot to a fresh workspace, and records the snapshot in progressFile. A
+// Keeper that reads this file may replace the snapshot in the archive with a newer one. After an
+// error, a part of the snapshot remains in the workspace.
 func (a *Archived) Apply(ctx context.Context, to Target, progressFile string) (*Applied, error) {
 	file, err := os.Open(a.file)
 	if err != nil {

@@ -32,9 +32,9 @@ type Options struct {
 	Token string
 	// UserName and UserEmail are the author of commits.
 	UserName, UserEmail string
-	// ProxyURL replaces the origin of the repository's host in git's configuration. git sends
-	// ProxyHeader with requests to ProxyURL, and the proxy adds the token. Both are empty if the
-	// session has no token for the host.
+	// ProxyURL is the URL of a proxy that adds the token. In git's configuration, it replaces the
+	// beginning of all URLs of the repository's host. git sends ProxyHeader with each request to
+	// ProxyURL. Both are empty if the session has no token for the host.
 	ProxyURL, ProxyHeader string
 	Log                   *slog.Logger
 	// Patience bounds the time for the clone, including retries.

@@ -67,7 +67,8 @@ func podLostAtWork(t *t) {
 	t.must(t.client.Delete(t.ctx, t.podOf(c)))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
-	// A manager that has observed this change has also handled the loss of the pod.
+	// When the manager has observed this change, it has also handled the loss of the pod. If it
+	// started a new attempt after the loss, the checks below find the attempt.
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.IdleTimeout = &metav1.Duration{Duration: time.Hour} })
 	changed := c.Generation
 	t.retry(func(ctx context.Context) error {
@@ -86,7 +87,8 @@ func podLostAtWork(t *t) {
 	}
 }
 
-// stopAndStartOverHTTP requests no workspace, so the session gets the volume of the default class.
+// stopAndStartOverHTTP checks that the files of a session remain after a stop and a start. The
+// conversation requests no workspace, so the session gets the volume of the default class.
 func stopAndStartOverHTTP(t *t) {
 	u := t.newUser()
 	c := t.converse(u, rest.Settings{Language: rest.Set("en")}, "stays", "")

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// crowdSize is the number of sessions that start at the same time in the second half of the
-	// samples.
+	// Each kind of start is measured in two rounds. In the first round, one session starts at a
+	// time. In the second round, crowdSize sessions start at a time.
 	crowdSize  = 20
 	startLimit = time.Minute
 	fileCount  = 100
@@ -60,8 +60,9 @@ type startTimes struct{ running, called []time.Duration }
 
 type startKind struct {
 	name string
-	// The function class changes the class of the sessions. It is nil for starts without a class.
-	// pool is the number of warm pods of the class.
+	// Each kind of start has its own SessionClass, which the function class configures. If this
+	// function is nil, the kind needs no SessionClass. pool is the number of warm pods of the
+	// SessionClass.
 	class func(*v1alpha1.SessionClassSpec)
 	pool  int32
 	// prepare runs before a start is measured. begin requests the start.

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// TestARequestFailsIfAnIndirectlyCheckedRightIsRemoved removes each right in checkedElsewhere. A
-// request that needs the right must then be refused.
+// The list checkedElsewhere contains rights that are checked during requests for other objects. The
+// test removes each of these rights. A request during which the right is checked must then fail.
 func TestARequestFailsIfAnIndirectlyCheckedRightIsRemoved(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"})
 	ada := i.newPerson(namespace(t, "taken"))
