@@ -16,7 +16,8 @@ func TestRecreatedUserSettingsDoNotStartEarlierConversations(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	// In a Git repository, a Conversation may be applied before its settings.
+	// A tool that applies the manifests of a Git repository may create Conversations before their
+	// settings.
 	create(t, makeConversation(ns, "first").Obj(), makeConversation(ns, "running").Obj())
 	awaitState(t, ns, "first", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	former := userSettings(ns, "ada")

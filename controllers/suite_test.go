@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	if auditDir, err = os.MkdirTemp("", "parley-audit-"); err != nil {
 		panic(err)
 	}
-	// At the highest verbosity, logs must not contain secrets either.
+	// Log with the highest verbosity, because tests check that even such logs contain no secrets.
 	ctrl.SetLogger(zap.New(zap.UseDevMode(true), zap.WriteTo(logs), zap.Level(zapcore.Level(-127))))
 	testenv.Main(m, func(e *testenv.Env) {
 		env = e
@@ -76,8 +76,8 @@ func managerConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Some tests use a client in place of the cache. The client needs the right to get objects that
-	// the cache lists.
+	// The manager's role allows to list and watch SessionClasses, as its cache does. Some tests
+	// read with a client that has no cache and needs the right to get them.
 	uncached, err := documents.Decode(
 		[]byte(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: uncached-reads},
 		rules: [{apiGroups: [parley.dev], resources: [sessionclasses], verbs: [get]}]}`))
@@ -102,7 +102,7 @@ func managerConfig() (*rest.Config, error) {
 	return user.Config(), nil
 }
 
-// createSigningKey creates the operator's key, so that no session start includes that write.
+// createSigningKey creates the operator's signing key, so that no session start has to wait for it.
 func createSigningKey() error {
 	ctx := context.Background()
 	if err := env.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {

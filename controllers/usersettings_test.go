@@ -96,7 +96,7 @@ func TestAChangedSpecIsReconciledEvenIfAnnotationsChangeNext(t *testing.T) {
 	}
 }
 
-func TestAUserMayBringASessionKey(t *testing.T) {
+func TestAUserMayProvideTheirOwnSessionKey(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

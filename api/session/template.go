@@ -10,8 +10,9 @@ import (
 	"text/template/parse"
 )
 
-// AgentInput contains the values for the templates of an Agent, but no secrets, because every
-// process can read a command line. Unset values, except booleans, render to an empty text.
+// AgentInput contains the values for the templates of an Agent. It contains no secrets, because
+// every process can read the rendered command line. Unset values, except booleans, render to an
+// empty text.
 type AgentInput struct {
 	// MessageFile is a file with the first message, which is also the agent's standard input.
 	// InstructionsFile is a file with the session's instructions, and ReplayFile is a file with the

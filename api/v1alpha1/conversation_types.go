@@ -8,9 +8,10 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // The API server evaluates all rules at each write, including status writes. A rule on this type
 // costs twenty times as much as a rule on a field. Rules about single values are therefore on their
-// fields, and the webhook checks combinations of fields. The webhook also refuses to add or remove
-// immutable fields. For references to restricted objects, the rules on this type refuse this too,
-// so that a webhook of another version cannot admit it.
+// fields, and the webhook checks combinations of fields. A rule on a field does not run when the
+// field is added or removed, so the webhook refuses to add or remove an immutable field. For fields
+// that refer to restricted objects, rules on this type refuse this too, so that a webhook of
+// another version cannot admit it.
 // +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig)",message="cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
 // +kubebuilder:validation:XValidation:rule="has(self.images) == has(oldSelf.images)",message="cannot be changed: create a new Conversation",fieldPath=".images"
 // +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef)",message="cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"

@@ -254,8 +254,9 @@ func TestAUserSeesOnlyTheirOwnConversations(t *testing.T) {
 	ada.get(t, "/api/conversations/talk").wants(t, 200)
 }
 
-// The request for a copy contains the whole message, but no keys.
-func TestTheFacadeReturnsARequestThatDuplicatesAConversation(t *testing.T) {
+// The facade returns a request body with which a client can create a copy of the conversation. The
+// body contains the whole first message, but no keys.
+func TestTheFacadeReturnsTheRequestBodyForACopyOfAConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/settings", `{"llm_model": "ollama/small"}`).wants(t, 200)
@@ -442,7 +443,8 @@ func TestConversationsWithIncompleteSettingsAreRefused(t *testing.T) {
 			if c.settings != "" {
 				ada.post(t, "/api/settings", c.settings).wants(t, 200)
 			}
-			// The request does not wait for the facade's cache, which may still lack the settings.
+			// The test sends this request at once, while the cache of the facade may still lack the
+			// settings. The facade must find the settings anyway.
 			reply := ada.post(t, "/api/conversations", `{}`).wants(t, c.code)
 			if c.code == 400 && (reply.field(t, "msg_id") != c.msgID || reply.field(t, "status") != "error") {
 				t.Errorf("answered %s", reply.body)
@@ -451,7 +453,7 @@ func TestConversationsWithIncompleteSettingsAreRefused(t *testing.T) {
 	}
 }
 
-func TestAConversationWithASecretConflictIsNotCreated(t *testing.T) {
+func TestAConversationWhoseSecretNameIsTakenIsNotCreated(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	name := v1alpha1.ManagedName("taken", v1alpha1.ManagedSessionTool, "sse", "https://a.example.com")

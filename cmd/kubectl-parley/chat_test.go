@@ -231,7 +231,8 @@ func TestChatReturnsTheOutcomeOfTheTurn(t *testing.T) {
 	}
 }
 
-// A queued message gets its turn before a newer message.
+// An earlier message is still queued, so its turn runs before the turn of the message from chat.
+// Chat must not end after the earlier turn.
 func TestChatEndsWhenTheTurnOfItsOwnMessageEnds(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
@@ -259,7 +260,7 @@ func TestChatEndsWhenTheTurnOfItsOwnMessageEnds(t *testing.T) {
 	}
 }
 
-func TestChatEndsWithTheRunningTurnThatReceivedItsMessage(t *testing.T) {
+func TestChatReturnsTheOutcomeOfTheRunningTurnThatGotItsMessage(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

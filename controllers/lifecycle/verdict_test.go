@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestEachStateFollowsFromItsObservation(t *testing.T) {
+func TestEachObservationLeadsToTheExpectedVerdict(t *testing.T) {
 	for name, tc := range states() {
 		t.Run(name, func(t *testing.T) {
 			o, v := tc.judged()
@@ -201,7 +201,7 @@ func TestTheCauseOfARestartIsReported(t *testing.T) {
 	}
 }
 
-func TestStartStepsAreReportedLaterWhileManySessionsWait(t *testing.T) {
+func TestTheStepThresholdGrowsWithTheBacklog(t *testing.T) {
 	for backlog, want := range map[int]time.Duration{0: stepThreshold, 100: 4 * time.Second, 5000: stepThresholdMax} {
 		if got := StepThreshold(backlog); got != want {
 			t.Errorf("backlog of %d: %s, want %s", backlog, got, want)

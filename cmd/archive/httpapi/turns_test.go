@@ -124,7 +124,7 @@ func TestMalformedReportsAboutTurnsAreRefused(t *testing.T) {
 	}
 }
 
-// The manager writes a status and an event for each report.
+// The manager writes a status and an event for each report, so the archive must limit the reports.
 func TestReportsAboutTurnsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u")

@@ -60,7 +60,8 @@ func TestSmallBatchesCreateFewSegmentsAndRewriteLittle(t *testing.T) {
 	}
 }
 
-// A large batch extends a small segment but is never extended itself.
+// The archive adds a batch to a small segment, even if the batch is large. It adds nothing to a
+// large segment: the next batch starts a new segment.
 func TestALargeSegmentIsNotRewritten(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
@@ -105,9 +106,9 @@ func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 	}
 }
 
-// Before each write of one attempt, a later attempt writes through another process. The archive then
-// refuses the write of the earlier attempt, or inserts it into the journal in front of the later
-// attempt's data. It never overwrites the later attempt's data.
+// Just before an attempt writes, a later attempt writes through another process. The archive then
+// refuses the write of the earlier attempt, or adds it to the earlier journal. It never overwrites
+// the later attempt's data.
 func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	batch := store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)}
@@ -137,7 +138,9 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 				_, err := s.Append(ctx, "u", 1, batch)
 				return err
 			},
-			// The earlier attempt wrote first, so its data is in the earlier journal.
+			// The archive checks that an attempt is the latest before it writes. Here, the later
+			// attempt begins after this check. The write of the earlier attempt succeeds, but
+			// changes only the earlier journal.
 			current: string(archivetest.OtherLines(0, 8)), earlier: string(archivetest.Lines(0, 6)),
 		},
 		"both start a new journal": {

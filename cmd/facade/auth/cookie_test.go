@@ -122,8 +122,9 @@ func TestUsersStaySignedInAfterAKeyRotation(t *testing.T) {
 	}
 }
 
-// The shipped Ingress terminates TLS. The facade does not know the address of the Ingress, so it
-// cannot trust the headers of the Ingress.
+// The shipped Ingress terminates TLS, so the facade gets requests over plain HTTP. It cannot trust
+// the headers of the Ingress, because it does not know the address of the Ingress. Cookies are
+// therefore marked secure if the external URL has the scheme https.
 func TestCookiesAreMarkedSecureIfTheExternalURLIsHTTPS(t *testing.T) {
 	for external, want := range map[string]string{"https://parley.example.com": securePrefix + plainName,
 		"HTTPS://parley.example.com": securePrefix + plainName, "http://127.0.0.1:3000": plainName, "": plainName} {

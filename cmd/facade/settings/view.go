@@ -42,7 +42,7 @@ func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []r
 	return shown
 }
 
-// hidden replaces a key in a response.
+// hidden is null. In responses, it replaces API keys, tokens and other secret values.
 var hidden = rest.Key{Field: rest.Null[string]()}
 
 func viewSecrets(store v1alpha1.SecretsStore) (secrets map[string]any, tokensSet map[string]*string) {

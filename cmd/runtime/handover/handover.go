@@ -202,7 +202,7 @@ func (a *Archive) complete(ctx context.Context, file string) error {
 var newline = []byte("\n")
 
 // extent describes the complete lines of a journal file. An incomplete last line was never
-// published.
+// published, so it is not counted.
 type extent struct {
 	count       int
 	size        int64

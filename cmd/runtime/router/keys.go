@@ -135,7 +135,8 @@ var (
 	textFields = map[string]bool{"title": true, "description": true, "$comment": true, "default": true, "examples": true}
 )
 
-// redact masks keys in the value that thing points to. It returns thing itself if there is no key.
+// redact copies the value that thing points to, masks keys in the copy, and returns a pointer to
+// the copy. If the value contains no key, redact returns thing itself.
 func redact[T any](k *keys, thing T, in section) (none T, _ error) {
 	text, err := json.Marshal(thing)
 	if err != nil {
@@ -191,7 +192,8 @@ func (k *keys) masked(value any, field string, in section) any {
 			if k.bytes(data) != data {
 				value = omitContent(value)
 			} else if data != "" {
-				// Keep the base64 text unchanged, because it may contain a short key by chance.
+				// The data contains no long key. Its base64 text may contain a short key by chance.
+				// Do not mask the text, because that would corrupt the data.
 				masked[field] = value[field]
 			}
 		}

@@ -18,7 +18,7 @@ type Death struct {
 
 func (d *Death) Error() string {
 	text := fmt.Sprintf("%s died (%s); its log is %s", d.Name, d.how(), d.Log)
-	// A process killed with SIGKILL cannot log a reason.
+	// A process that was killed with SIGKILL could not log a reason, so do not quote its log.
 	if d.Status.Signaled() && d.Status.Signal() == syscall.SIGKILL {
 		return text
 	}

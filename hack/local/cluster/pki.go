@@ -117,7 +117,8 @@ func (p PKI) Cert(name string) string { return filepath.Join(p.dir, name+".crt")
 // Key returns the path of a private key.
 func (p PKI) Key(name string) string { return filepath.Join(p.dir, name+".key") }
 
-// PublicKey returns the path of the public key of a key pair without a certificate.
+// PublicKey returns the path of a public key. Only a key pair without a certificate has such a
+// file.
 func (p PKI) PublicKey(name string) string { return filepath.Join(p.dir, name+".pub") }
 
 func (p PKI) ensureAuthority(name string) error {

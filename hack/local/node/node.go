@@ -68,7 +68,8 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 		return nil, err
 	}
 	n := &Node{Options: o, force: force, runs: map[types.UID]*podRun{}}
-	// Processes that a killed node left behind would keep addresses and workspaces in use.
+	// Kill the processes that an earlier, killed node left behind. They still use addresses and
+	// workspaces.
 	Kill(n.podsDir())
 	if err := Register(ctx, n.Client, n.build(), n.Say); err != nil {
 		return nil, err
@@ -133,8 +134,8 @@ func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 		n.running.Add(1)
 		go func() {
 			defer n.running.Done()
-			// If a pod of the initial list is already bound to this node, an earlier run of the
-			// node has started it.
+			// An earlier run of the node started the pods of the initial list that are already
+			// bound to this node. Their processes are lost.
 			run.handle(initial && pod.Spec.NodeName == n.Name)
 		}()
 	}

@@ -139,7 +139,8 @@ func (w *world) problems(f *found) (all []problem) {
 		all = append(all, t.problems(f)...)
 	}
 	for key, c := range f.conversations {
-		// If a creation got no response, the Conversation may have an unknown name.
+		// If the creation of a Conversation got no response, its client may not know its name. The
+		// first message of the Conversation then shows which request created it.
 		t := markers[c.Namespace+ptr.Deref(c.Spec.InitialUserMsg, "")]
 		if !known[key] && (t == nil || t.name != "" || !t.exists.has(true)) {
 			all = append(all, problem{checkOnce, fmt.Sprintf("%s exists, but no client created it", key)})

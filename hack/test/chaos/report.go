@@ -66,7 +66,8 @@ func newReport() *report {
 		problems: map[string][]string{}, notes: map[string]string{}}
 }
 
-// kill counts a kill. aimed is set if a session had claimed a warm pod and was not RUNNING yet.
+// kill counts a kill. aimed is set if, at the time of the kill, a session had claimed a warm pod
+// and was not RUNNING yet.
 func (r *report) kill(what string, aimed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

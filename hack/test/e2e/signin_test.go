@@ -18,7 +18,7 @@ import (
 // issuerAddress has a port to which Parley's network policies allow connections.
 const issuerAddress = nodeAddress + ":16443"
 
-// administrator runs commands and counts them.
+// administrator runs kubectl commands and records them, so that a test can limit their number.
 type administrator struct {
 	*t
 	actions []string

@@ -192,7 +192,8 @@ func (e *Env) startManager(operator bool) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	if operator {
-		// SetupWithManager also adds the cache indexes that the webhook needs.
+		// The webhook needs a cache index. With the operator, controllers.SetupWithManager adds
+		// this index. Without the operator, the other branch adds it.
 		err = controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: namespace,
 			RuntimeImage: "example.com/parley:1", ArchiveURL: "http://" + e.ArchiveAddress})
 	} else {

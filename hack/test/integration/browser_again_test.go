@@ -69,7 +69,8 @@ func TestThePageReconnectsToARestartedFacade(t *testing.T) {
 	b.readsOnce("Second answer.")
 	b.readsOnce("First answer.")
 	b.sees("!document.body.innerText.includes('Connecting…')")
-	// Requests without a response are the only errors that the browser may record.
+	// Requests got no response while the facade was down. The browser may record these errors, but
+	// no others.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.wrong = slices.DeleteFunc(b.wrong, func(text string) bool { return strings.Contains(text, "net::ERR_") })

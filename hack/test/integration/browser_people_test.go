@@ -181,9 +181,9 @@ func TestThePageSignsOutInAllTabs(t *testing.T) {
 	}
 }
 
-// A frozen tab may get status 401 before it learns of a sign-out in another tab. The test simulates
-// this: the tab itself stores the announcement, and a tab gets no storage event for its own
-// changes.
+// A frozen tab may get status 401 before it gets the storage event for a sign-out in another tab.
+// To simulate this, the tab itself records the sign-out in the storage: a browser sends a tab no
+// storage events for its own changes.
 func TestThePageDoesNotRenewASignInAfterASignOut(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = sessionWith("red", "ada")
