@@ -42,8 +42,9 @@ const (
 	// keyDelay is the delay after a change of a Secret. The facade writes a new key before it
 	// writes the settings, and the session should get both as one change.
 	keyDelay = time.Second
-	// A session gets modelBurst changes of its model at once, and then one per modelInterval. Each
-	// change costs three reads, one upload and one write for each running session of a user.
+	// A session gets up to modelBurst changes of its model without delay, and then one change per
+	// modelInterval. The rate is limited because a change of the settings reaches all running
+	// sessions of a user. For each session, it costs three reads, one upload and one write.
 	modelBurst, modelInterval = 5, 20 * time.Second
 )
 
@@ -173,9 +174,10 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
-	// The forger of a Secret knows the session key in it, and could decrypt the model's API key. A
-	// session that an older version of Parley started has an unsigned Secret, so it gets a changed
-	// model only at its next start.
+	// Do not send the model if the Secret may be forged: the forger knows the session key in the
+	// Secret, and could decrypt the model's API key with it. If an older version of Parley started
+	// the session, the Secret is not signed. Such a session gets a changed model only at its next
+	// start.
 	if trusted, err := checkSecret(secret, c, keys); !trusted {
 		return blockerOf(err), nil
 	}

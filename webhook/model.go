@@ -32,8 +32,9 @@ func (f *findings) checkModelName(old *v1alpha1.UserSettings, spec *v1alpha1.Use
 		"as openai/gpt-5, because there is no base URL"))
 }
 
-// checkConversationModel refuses a model if its use would send the API key of the settings to another
-// provider. A sender who is not allowed to use the settings learns nothing about them.
+// checkConversationModel refuses a model if its use would send the API key of the settings to
+// another provider. If an earlier check failed, it does nothing: perhaps the sender is not allowed
+// to use the settings, and must learn nothing about them.
 func (f *findings) checkConversationModel(spec *v1alpha1.ConversationSpec, settings *v1alpha1.UserSettings) {
 	if settings.UID == "" || len(f.errs) > 0 {
 		return // the manager checks the model when the session starts
@@ -72,7 +73,8 @@ func (r request) warnWithoutModel(ctx context.Context, catalogue agentCatalogue,
 	settings *v1alpha1.UserSettings, f *findings) {
 	work := spec.InitialUserMsg != nil || spec.ConversationInstructions != nil || spec.SuggestedTask != nil ||
 		spec.CreateMicroagent != nil || len(spec.ImageURLs) > 0 || len(spec.Images) > 0
-	// A sender who is not allowed to use the settings learns nothing about them.
+	// If an earlier check failed, perhaps the sender is not allowed to use the settings. The
+	// warning would tell the sender that these settings name no model.
 	if !work || settings.UID == "" || len(f.errs) > 0 {
 		return
 	}

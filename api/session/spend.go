@@ -96,8 +96,8 @@ type SpendReport struct {
 	Spent []SpentLine `json:"spent,omitempty"`
 	// Open maps a day to the highest possible cost of the calls in flight that were sent with a
 	// grant of that day. It includes calls that can begin before the archive answers the report. If
-	// the session may hold a reservation for a day without calls in flight, Open contains that day
-	// with zero.
+	// a day has no calls in flight, but the session may hold a reservation for the day, Open
+	// contains the day with the value zero.
 	Open map[string]Dollars `json:"open,omitempty"`
 	// Need is the highest possible cost of the calls in flight and the next calls together. It does
 	// not include Spent. Want is the reservation that the session would like to have. It is at
@@ -222,7 +222,8 @@ type OwnerUsage struct {
 	UsageTotals
 }
 
-// UnsettledModel is the model of the lines with unsettled costs.
+// UnsettledModel is the value of Model in lines with unsettled costs, because the ledger does not
+// know the models of these costs.
 const UnsettledModel = "(unsettled)"
 
 // UsageLine is the usage of one model in one namespace on one day.

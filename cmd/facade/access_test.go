@@ -61,7 +61,7 @@ func TestFacadeRBACIsMinimal(t *testing.T) {
 	}
 }
 
-func TestTheFacadeCanWriteOnlyKeysOfUsers(t *testing.T) {
+func TestAPolicyLimitsTheSecretsAndConfigMapsThatTheFacadeWrites(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)
 	admin := client.NewNamespacedClient(suite.Client, namespace)
@@ -106,7 +106,8 @@ func TestTheFacadeCanWriteOnlyKeysOfUsers(t *testing.T) {
 		if err := admin.Create(t.Context(), theirs); err != nil {
 			t.Fatal(err)
 		}
-		// The API server itself refuses to change the type of a Secret.
+		// The facade cannot make this Secret a key of a user: the API server refuses every change
+		// of a Secret's type.
 		if err := facade.Update(t.Context(), secret("ada-theirs", v1alpha1.SecretTypeUserKey, ofAda)); !apierrors.IsInvalid(
 			err) {
 			t.Errorf("should be refused, got: %v", err)

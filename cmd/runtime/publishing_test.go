@@ -88,7 +88,7 @@ func pullRequest(title string) scriptedmodel.Call {
 		"body": "It was broken."})}
 }
 
-func TestTheAgentOpensAPullRequestWithoutTheToken(t *testing.T) {
+func TestTheAgentOpensAPullRequestButNeverGetsTheGitToken(t *testing.T) {
 	t.Parallel()
 	f := newForge(t)
 	p, model := scripted(t, onForge(f), calls(bash(commitOnABranch)), calls(pullRequest("Fix it")),

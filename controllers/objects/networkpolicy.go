@@ -112,7 +112,8 @@ func internetPeers(allowed []string) []networkingv1.NetworkPolicyPeer {
 	}
 	for _, cidr := range allowed {
 		block := &networkingv1.IPBlock{CIDR: cidr}
-		// The API server rejects an invalid range and names the field.
+		// Do not change an invalid range: the API server rejects it with an error that names the
+		// field.
 		if allowed, err := netip.ParsePrefix(cidr); err == nil {
 			block.CIDR = allowed.Masked().String()
 			for _, metadata := range metadataRanges {

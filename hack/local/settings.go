@@ -57,7 +57,7 @@ func (l *local) watchSettings(ctx context.Context) {
 	defer watch.Stop()
 	for range watch.ResultChan() {
 		before := l.sessionKey
-		// An error means that the Secret is not complete yet. Another watch event follows when it
+		// Ignore an error: the Secret is not complete yet, and another watch event follows when it
 		// is complete.
 		if err := l.storeSessionKey(ctx); err == nil && l.sessionKey != before {
 			l.say("the session key has changed: see %s", l.sessionKeyFile())

@@ -80,9 +80,10 @@ func (r Returned) add(extra map[string]any) {
 // model made.
 const unsigned = `{"google":{"thought_signature":"skip_thought_signature_validator"}}`
 
-// extraOfCall returns the extra fields of a call. If own is set, the model that gets the request
-// also made the call, and gets the call's Returned fields back. Gemini 3 requires a signature in
-// the first call of a message.
+// extraOfCall returns the extra fields of a call in a request to this model. If own is set, the
+// same model made the call, and gets the call's Returned fields back. Gemini 3 requires a signature
+// in the first call of a message. If that call has no extra fields, extraOfCall adds the
+// placeholder.
 func (m *openAIModel) extraOfCall(call *Call, first, own bool) map[string]any {
 	extra := map[string]any{}
 	if own {

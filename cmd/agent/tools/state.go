@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// maxState limits the script that restores the state of a shell, in bytes. If the script is longer,
-// the shell keeps the script of an earlier command.
+// maxState limits the size, in bytes, of the script that restores the state of a shell. The script
+// is updated after each command. If the new script is too long, the earlier script stays in use.
 const maxState = 256 << 10
 
 // bashState prints the state of the shell in blocks. Each block has a name on its first line. The

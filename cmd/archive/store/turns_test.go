@@ -15,7 +15,8 @@ func TestOutcomesOfTurnsAreListed(t *testing.T) {
 	archivetest.TestTurns(t, archivetest.InDirectory(t))
 }
 
-// Many sessions fail at once if a model is unreachable.
+// If a model is unreachable, many sessions fail at the same time. Their outcomes do not fit on one
+// page, but all of them must be listed.
 func TestAllOutcomesAreListedInPages(t *testing.T) {
 	t.Parallel()
 	const limit, outcomes = 40, 101

@@ -133,8 +133,8 @@ func (c *Client) Position(ctx context.Context, uid string) (position session.Arc
 	return position, err
 }
 
-// Events visits the events of a journal. It holds little memory between two events, because visit
-// may be slow.
+// Events visits the events of a journal. It reads one event at a time, so that few events are in
+// memory while a slow visit function runs.
 func (c *Client) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	query := url.Values{session.ArchiveEarlier: {strconv.Itoa(earlier)}, session.ArchiveFrom: {strconv.Itoa(from)}}

@@ -15,7 +15,8 @@ import (
 )
 
 // A new client calls discovery before it reads an object. An API server that has just started
-// forbids this call too, and the error of discovery contains only the status code.
+// forbids discovery. The error of discovery lacks the server's message. It contains only the status
+// code, which is the same as for a policy's refusal.
 func TestAnErrorOfAStartingAPIServerIsNotAPolicyRefusal(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -115,8 +115,8 @@ func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, e
 	return s.archivedPages(string(c.UID), n), nil
 }
 
-// archivedPages returns a pager for an archived journal. If the argument earlier is 0, this is the
-// current journal.
+// archivedPages returns a pager for an archived journal. The argument earlier selects the journal:
+// 0 is the current journal, 1 the journal before it, and so on.
 func (s *server) archivedPages(uid string, earlier int) pager {
 	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
 		done, err := s.budget.Wait(ctx, hold.User(), limits.ArchiveReads)

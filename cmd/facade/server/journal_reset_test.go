@@ -67,7 +67,8 @@ func sessionOf(t *testing.T, address string) {
 }
 
 // A session that lost its journal starts again at event 0. Clients that reconnect send the ID of
-// their last event, which was in the old journal.
+// their last event, which was in the old journal. If the new journal has no event with this ID, the
+// clients must get all events of the new journal.
 func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	t.Parallel()
 	const address = "127.31.4.2"

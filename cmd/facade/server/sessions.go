@@ -178,7 +178,8 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(uploadTimeout))
 	_ = control.SetWriteDeadline(time.Now().Add(uploadTimeout + responseTimeout)) // else a slow upload gets no response
-	// The timeout also covers a session that does not read the files.
+	// The deadlines above limit a slow client. This timeout limits a session that does not read the
+	// files.
 	ctx, cancel := context.WithTimeout(r.Context(), uploadTimeout)
 	defer cancel()
 	result, err := s.sessions.Read(ctx, r.conversation, live.Call{Method: http.MethodPost, Path: session.FilesPath,

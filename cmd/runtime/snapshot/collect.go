@@ -111,7 +111,8 @@ func (c *content) collect(ctx context.Context, from Source) error {
 		c.omitted = append(c.omitted, "~ (not a directory in the workspace)")
 		return c.checkSize()
 	}
-	// The runtime writes ~/.parley again, and caches can be filled again.
+	// A snapshot needs neither ~/.parley, which the runtime writes again, nor caches, which can be
+	// filled again.
 	skip = map[string]bool{".parley": true, ".cache": true}
 	if err := c.collectPlace(ctx, inHome, skip, true, "~/"); err != nil {
 		return err
@@ -141,8 +142,8 @@ func openRoots(of Source) (map[place]*os.Root, error) {
 }
 
 // collectPlace lists a place's files, except for the top-level entries in skip. If optional is set,
-// it omits the largest entries until the others are small enough. The names of omitted entries get
-// this prefix.
+// it omits entries with too many files, and then the largest entries until the others are small
+// enough. It adds the names of the omitted entries to c.omitted, each after the given prefix.
 func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool,
 	prefix string) error {
 	entries, err := fs.ReadDir(c.roots[at].FS(), ".")

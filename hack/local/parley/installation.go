@@ -53,8 +53,8 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 	i.workloads = workloads
 	for _, object := range objects {
 		if object.GetKind() == "SessionClass" && !i.Volumes {
-			// Without volumes, a class that requests a volume would cause a warning at each start
-			// of a session.
+			// The cluster cannot provide the volume that the class requests, and each start of a
+			// session would cause a warning. Remove the request.
 			unstructured.RemoveNestedField(object.Object, "spec", "workspace")
 		}
 	}

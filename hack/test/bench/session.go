@@ -41,10 +41,10 @@ func (b *bed) startNode(ctx context.Context, bin string) error {
 
 // measuredSession contains the times and the memory of one session.
 type measuredSession struct {
-	// request is the time from POST to the first request to the model, and call the time from POST
-	// to the first tool call.
-	request, call time.Duration
-	memory        map[string]sample // keyed by the name of the program
+	// toRequest is the time from POST to the first request to the model. toToolCall is the time
+	// from POST to the first tool call.
+	toRequest, toToolCall time.Duration
+	memory                map[string]sample // keyed by the name of the program
 }
 
 // measureSessions measures real sessions, one after the other.
@@ -105,7 +105,7 @@ func (b *bed) measureSession(ctx context.Context, i int, model *scriptedmodel.Se
 	}
 	select {
 	case <-received:
-		m.request = time.Since(begin)
+		m.toRequest = time.Since(begin)
 	case <-ctx.Done():
 		return m, context.Cause(ctx)
 	}
@@ -125,7 +125,7 @@ func (b *bed) measureSession(ctx context.Context, i int, model *scriptedmodel.Se
 	if err != nil {
 		return m, err
 	}
-	m.call = time.Unix(0, called).Sub(begin)
+	m.toToolCall = time.Unix(0, called).Sub(begin)
 	if m.memory, err = settledMemory(ctx); err != nil {
 		return m, err
 	}
@@ -220,9 +220,9 @@ func reportSessions(r *report, all []measuredSession) {
 		r.compareTurns(part, what, unit, []turns{taken})
 	}
 	row("from POST /api/conversations to the first request to the model", "ms",
-		func(m measuredSession) float64 { return ms(m.request) })
+		func(m measuredSession) float64 { return ms(m.toRequest) })
 	row("from POST /api/conversations to the first tool call", "ms",
-		func(m measuredSession) float64 { return ms(m.call) })
+		func(m measuredSession) float64 { return ms(m.toToolCall) })
 	sum := func(m measuredSession, value func(sample) float64) (sum float64) {
 		for _, s := range m.memory {
 			sum += value(s)

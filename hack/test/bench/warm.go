@@ -49,7 +49,8 @@ func measureCold(ctx context.Context, o options, r *report) error {
 	}, conversations, sandboxes, coldClaims)
 }
 
-// pool is a subject whose objects take warm pods. Its functions are methods of a bed.
+// pool describes a warm pool and the objects that take pods from it. The argument *bed of its
+// functions is the bed in which the pool is measured.
 type pool struct {
 	name    string
 	plan    plan
@@ -77,8 +78,8 @@ type warmResult struct {
 	// pod.
 	filled time.Duration
 	cold   int
-	// spent and asked are the CPU time and the requests of measureCrowd, including the refill of
-	// the pool.
+	// spent is the CPU time of the processes during measureCrowd. asked counts the requests to the
+	// API server in that time. Both include the refill of the pool.
 	spent usage
 	asked map[string]int
 }

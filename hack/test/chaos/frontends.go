@@ -38,7 +38,8 @@ func answerTo(err error, name string) answer {
 	case apierrors.IsForbidden(err) && justStarted.MatchString(err.Error()):
 		return answer{outcome: refused, early: true}
 	}
-	// After a server error or status 429, the outcome is unknown.
+	// A status 4xx other than 429 means that the request was refused. After status 429 or a server
+	// error, the outcome is unknown.
 	if code := status.Status().Code; code >= 400 && code < 500 && code != http.StatusTooManyRequests {
 		return answer{outcome: refused, message: err.Error()}
 	}
