@@ -62,7 +62,7 @@ func (r *conversationReconciler) claimWarm(ctx context.Context, c *v1alpha1.Conv
 	return claim, objects.AddClaim(start.Secret, c.UID, *claim, keys.snapshots)
 }
 
-// removeClaim removes the claim from a session's Secret that is not created yet.
+// removeClaim removes the claim from the new Secret of a session, before the Secret is created.
 func (r *conversationReconciler) removeClaim(ctx context.Context, c *v1alpha1.Conversation,
 	secret *corev1.Secret) error {
 	keys, _, err := r.signingKeys(ctx)
@@ -81,7 +81,7 @@ func currentClaim(c *v1alpha1.Conversation, secret metav1.Object) *objects.Claim
 }
 
 // removeClaimedPod removes the warm pod that a Secret of the session claims, if the session adopted
-// the pod. The cache may not show the adoption yet.
+// the pod. It reads the pod from the API server, because the cache may not show the adoption yet.
 func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alpha1.Conversation,
 	secret metav1.Object) error {
 	claim := objects.ClaimIn(secret.GetAnnotations())
@@ -290,8 +290,8 @@ func (g *gatherer) gatherWarm(ctx context.Context, o *gathered) error {
 	return g.gatherClaim(ctx, o, currentClaim(c, secret))
 }
 
-// gatherClaim notes whether the claimed pod is gone. If the session adopted the volume of this pod,
-// it keeps the volume.
+// gatherClaim notes whether the claimed pod is gone. If the session has already adopted the volume
+// of that pod, gatherClaim records the volume as the workspace of the session.
 func (g *gatherer) gatherClaim(ctx context.Context, o *gathered, claim *objects.Claim) error {
 	c, key, pod := o.Conversation, client.ObjectKey{Namespace: o.Conversation.Namespace, Name: claim.Name}, &corev1.Pod{}
 	if err := g.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {

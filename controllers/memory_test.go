@@ -72,7 +72,8 @@ func TestACreatedPodIsNotCreatedAgainBeforeTheCacheShowsIt(t *testing.T) {
 	if result, writes := reconcileOnce(); len(writes) > 0 || result.RequeueAfter == 0 {
 		t.Errorf("requeued in %s, after\n%s", result.RequeueAfter, describe(writes))
 	}
-	// The cache may have missed the pod's creation and deletion.
+	// If the cache misses both the creation and the deletion of a pod, it never shows the pod.
+	// After podTimeout, the manager must therefore create the pod again.
 	if err := env.Client.Delete(t.Context(), made, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}

@@ -20,11 +20,12 @@ import (
 // wait.
 type prepared struct {
 	objects.Start
-	// unready is the blocker if an object that the session needs is missing. missing is the name of
-	// this object if it is a Secret or a ConfigMap.
+	// unready says which object that the session needs is missing or unusable. missing is the name
+	// of this object if it is a Secret or a ConfigMap.
 	unready *lifecycle.Blocker
 	missing string
-	// blocked is the reason why the session must not start though nothing is missing.
+	// blocked says why the session must not start, for example because its class does not allow its
+	// settings.
 	blocked *lifecycle.Blocker
 	// paused reports that the API server refused the session less than minRetryDelay ago, so the
 	// start is not retried yet.
@@ -115,9 +116,9 @@ func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversat
 }
 
 // setClassAndWorkspace sets the class and the kind of workspace of a session that starts. After a
-// user started the session, all its attempts use the same class, and the defaults that this class
-// had at the first attempt. At every attempt, the settings that the user chose must be within the
-// current limits of the class.
+// user starts the session, all attempts use the class of the first attempt. An administrator may
+// have changed this class since then, so each attempt checks whether the class still allows the
+// requested settings.
 func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Conversation, start *prepared) (err error) {
 	name := objects.ClassName(c, start.Requested)
 	if started := c.Status.CurrentClass(); started != nil {

@@ -36,7 +36,8 @@ func (r *secretReader) value(ctx context.Context, ref v1alpha1.SecretReference) 
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonSecretNotFound, "%s: Secret %s does not exist", ref.Path,
 			ref.Ref.Name), nil
 	}
-	// Values are passed on unchanged, because an SSH key needs its last newline.
+	// A value that consists only of newlines counts as empty. Any other value keeps its newlines,
+	// because an SSH key needs its last newline.
 	value := secret.Data[ref.Ref.Key]
 	if len(bytes.TrimRight(value, "\r\n")) == 0 {
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonKeyNotFound, "%s: Secret %s has no key %s, or the key is empty",

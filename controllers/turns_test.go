@@ -39,8 +39,8 @@ func (allExist) CheckAttempt(context.Context, string, int) error { return nil }
 type turnArchive struct {
 	store archivetest.Store
 	url   string
-	// away makes the archive unavailable. polls counts the manager's requests for outcomes, and
-	// uploads counts the uploads of models.
+	// away makes the archive unavailable. polls counts all requests to the archive, and uploads
+	// counts the requests that upload model settings.
 	away           atomic.Bool
 	polls, uploads atomic.Int64
 }
@@ -145,7 +145,7 @@ func TestTheStatusShowsTheOutcomeOfTheLastTurn(t *testing.T) {
 		}
 		return nil
 	})
-	// The outcome of a stopped session stays.
+	// The status of a stopped session still shows the outcome of its last turn.
 	change(t, getConversation(t, ns, "other"), func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 	if s := awaitState(t, ns, "other", v1alpha1.StateStopped, v1alpha1.ReasonSuspended).Status; s.Turn == nil {
 		t.Error("a suspended session has no turn")
@@ -181,7 +181,7 @@ func TestARestartOfTheManagerKeepsTheOutcomes(t *testing.T) {
 	stop()
 	before := len(testenv.Writes(t, auditDir, managerUser, ns))
 
-	// An archive that does not answer changes nothing.
+	// While the archive is unavailable, the outcomes in the statuses must not change.
 	archive.away.Store(true)
 	polled := archive.polls.Load()
 	stop = archive.manager(t, ns)

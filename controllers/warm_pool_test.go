@@ -158,7 +158,8 @@ func TestFailedWarmPodsAreReplaced(t *testing.T) {
 	w.awaitReplaced(before[:1], 2)
 }
 
-// The kubelet starts no pod whose Secret or volume is missing.
+// The kubelet never starts a pod whose Secret or volume is missing, so the manager must delete such
+// a warm pod.
 func TestAnIncompleteWarmPodIsDeleted(t *testing.T) {
 	t.Parallel()
 	for name, complete := range map[string]func(*corev1.Secret){

@@ -16,7 +16,8 @@ func TestWellKnownModelsHaveAProvider(t *testing.T) {
 		"claude-opus-4-5": "anthropic", "claude-sonnet-4-20250514": "anthropic", "gpt-4o": "openai", "gpt-5.2": "openai",
 		"o3-mini": "openai", "gemini-2.5-pro": "gemini", "grok-4": "xai", "deepseek-chat": "deepseek",
 		"codestral-latest": "mistral", "kimi-k2-0905-preview": "moonshot",
-		// Several providers serve these models.
+		// For these names, ModelProvider returns an empty text: several providers serve the model,
+		// the model is unknown, or the name already contains a provider.
 		"gpt-oss-120b": "", "llama-3.3-70b-versatile": "", "deepseek-r1": "", "mistral-7b-instruct": "", "qwen3-coder": "",
 		"my-model": "", "": "", "ollama": "", "anthropic/claude-opus-4-5": "", "openhands/claude-sonnet-4-20250514": "",
 		"litellm_proxy/gpt-4o": "",

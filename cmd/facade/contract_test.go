@@ -27,7 +27,7 @@ type documentedResponse struct {
 }
 
 // documentedOperation is the entry of a path and a method in openapi.yaml. It is a handler, so that
-// a ServeMux can find it for a request.
+// a ServeMux can find the entry for a request. The handler is never called.
 type documentedOperation struct {
 	http.Handler `json:"-"`
 	Responses    map[string]documentedResponse
@@ -58,8 +58,8 @@ const (
 )
 
 var loadContract = sync.OnceValues(func() (*contract, error) {
-	// Each schema is compiled when it is first needed, with all schemas as its $defs. The library
-	// does not check formats, so a pattern checks dates.
+	// The method compile puts all schemas into the $defs of each schema that it compiles, so
+	// references must point there. The library does not check formats, so each date gets a pattern.
 	text := strings.NewReplacer(schemaPrefix, `"#/$defs/`, dateFormat, datePattern).Replace(string(rest.OpenAPI))
 	d := &contract{routes: http.NewServeMux(), compiled: map[string]*jsonschema.Resolved{}}
 	if err := json.Unmarshal([]byte(text), d); err != nil {

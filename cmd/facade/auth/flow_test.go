@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// A browser that begins many sign-ins must not send headers that proxies refuse.
+// Each unfinished sign-in has a cookie. Too many cookies would make the headers so long that
+// proxies refuse the requests.
 func TestABrowserKeepsOnlyAFewUnfinishedSignIns(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")

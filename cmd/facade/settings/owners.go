@@ -31,10 +31,11 @@ type owner struct {
 	spec *fieldpath.Set
 }
 
-// owns reports whether the manager owns a field of the spec or a part of that field.
+// owns reports whether the field manager owns a field of the spec or a part of that field.
 func (o owner) owns(field string) bool { return holds(o.spec, step(field)) }
 
-// allOwners returns the facade, even if it owns no field of the spec, and the other managers.
+// allOwners returns the facade and the other field managers. It returns the facade even if the
+// facade owns no field of the spec.
 func allOwners(settings *v1alpha1.UserSettings) (facade owner, others []owner, err error) {
 	facade.spec = fieldpath.NewSet()
 	for _, entry := range settings.ManagedFields {
@@ -63,8 +64,8 @@ func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
 
 // claim returns the part of the wanted spec to apply: the fields that the facade already owns, and
 // the fields that change. Clients often post back a whole response. If the facade applied all of
-// it, it would become a second owner of other managers' fields. A field that its manager later
-// removes would then keep its value.
+// it, the facade would become a second owner of fields that belong to another field manager. If
+// that manager later removed such a field, the field would keep its value.
 func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 	claimed := map[string]any{}
 	for field, part := range wanted {
@@ -79,8 +80,8 @@ func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 				continue
 			}
 		case map[string]any:
-			// Apply a changed reference as a whole. Otherwise its name and its key could come from
-			// two managers, and would not belong together.
+			// Claim the fields of an object one by one. A changed reference is claimed as a whole,
+			// so that its name and its key belong to the same field manager.
 			if _, isReference := part["key"]; !isReference || same(field, part, live[field]) {
 				before, _ := live[field].(map[string]any)
 				if inner := claim(part, before, owned.WithPrefix(at)); len(inner) > 0 {
@@ -161,9 +162,9 @@ func normalize(field string, part any) any {
 	return part
 }
 
-// isUnset reports whether a setting has its default value and no manager chose that value. A
-// manager that creates an object without server-side apply also owns the defaults, which it did not
-// choose.
+// isUnset reports whether a setting has its default value and no field manager chose that value. A
+// field manager that creates an object without server-side apply also owns the defaults. It did not
+// choose them, so this ownership does not count.
 func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, others []owner) bool {
 	if setting.Default == nil || stored != setting.Default || appliedByClient(settings, setting.Spec) {
 		return false

@@ -25,8 +25,9 @@ const (
 )
 
 const (
-	// A client pauses at most this long between two requests. With warm pods the pause is longer,
-	// because pools are refilled only while no session waits for its start.
+	// A client pauses for a random time, at most this long, between two requests. With warm pods,
+	// the limit is longer. Otherwise some session would almost always wait for its start, and the
+	// manager would rarely refill the pools.
 	maxPause, maxPauseWithPools = 250 * time.Millisecond, time.Second
 	// A request with an unknown outcome may be in flight for this time. The next request about the
 	// same object waits that long, so that the order of the two requests is certain.
@@ -43,8 +44,8 @@ type frontend interface {
 
 type answer struct {
 	outcome outcome
-	// missing is set if the object does not exist, early if the API server has not loaded its roles
-	// yet.
+	// missing is set if the object does not exist. early is set if the API server refused the
+	// request because it had not loaded its roles yet.
 	missing, early bool
 	// name is the name of the object that was created or found.
 	name string
@@ -52,8 +53,8 @@ type answer struct {
 	message string
 }
 
-// person is one client of a user. When its context ends, it sends no more requests, but waits for
-// requests in flight.
+// person is one of the clients that send requests for a user. When its context ends, it sends no
+// more requests, but waits for requests in flight.
 type person struct {
 	world  *world
 	user   *user

@@ -127,8 +127,8 @@ func (i *Issuer) SetPerson(claims Claims) {
 	i.person = claims
 }
 
-// Claims returns the claims of a person's token for the client of the page. The token is valid for
-// an hour.
+// Claims returns the claims of a person's ID token. The token is for the client ClientID and is
+// valid for an hour.
 func (i *Issuer) Claims(email string, groups ...string) Claims {
 	now := time.Now()
 	return Claims{"iss": i.URL, "aud": ClientID, "sub": email, "email": email, "email_verified": true,
