@@ -224,8 +224,8 @@ func TestReadersOfOneOwnerDoNotBlockOtherOwners(t *testing.T) {
 	handler := httpapi.NewHandler(s.Store, archivetest.Existing(strings.Join(conversations, " ")), known)
 	over := make(chan struct{})
 	var ended sync.WaitGroup
-	// read sends a request for a conversation, and returns when the reader has stalled or was
-	// refused.
+	// read requests the events of a conversation, as a client that does not read the response. It
+	// returns the status code as soon as the archive begins or refuses the response.
 	read := func(uid string) int {
 		token, err := archivetest.Signer(key, session.AudienceArchive)(uid)
 		if err != nil {

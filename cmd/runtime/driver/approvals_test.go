@@ -167,7 +167,7 @@ func TestASecondAnswerDoesNotReplaceTheFirstAnswer(t *testing.T) {
 	d.has("change_agent_state", 1)
 }
 
-func TestAnActionIsApprovedForTheSessionUntilRevoked(t *testing.T) {
+func TestAnApprovalForTheSessionLastsUntilItIsRevoked(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("a", "make", once), request("b", "make", once),
 		request("c", "make all", once)), Settings: confirming("")})
@@ -301,7 +301,7 @@ func (d *drive) approvals() (ids []int) {
 	return ids
 }
 
-func TestOnlyRecognisableActionsCanBeApprovedForTheSession(t *testing.T) {
+func TestAQuestionSaysWhatAnApprovalForTheSessionCovers(t *testing.T) {
 	t.Parallel()
 	for call, want := range map[string]any{
 		`"kind":"edit","rawInput":{"path":"a.go","old_str":"x","new_str":"y"}`:      "all edits of files in the workspace",

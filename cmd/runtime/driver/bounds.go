@@ -198,10 +198,10 @@ func (t *tail) Write(text []byte) (int, error) {
 	defer t.mu.Unlock()
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
-		// Mask before the beginning is cut off. On each side of the cut, the buffer has more bytes
-		// than the longest secret. A secret at the cut is therefore complete in the buffer, and the
-		// mask recognizes it. The last line is unfinished and may end within a secret, so it is
-		// masked later.
+		// Mask secrets before the beginning of the text is cut off, because the mask recognizes
+		// only complete secrets. A secret at the cut is still complete: on each side of the cut,
+		// the buffer has more bytes than the longest secret. The last line may end within a secret,
+		// so it is masked later, unless it is very long.
 		text := t.buffer.String()
 		whole := strings.LastIndexByte(text, '\n') + 1
 		if len(text)-whole > maxOutput {

@@ -238,7 +238,8 @@ func (d *Driver) wait(ctx context.Context, changed <-chan struct{}) *session.Ter
 	case <-d.Idle(waiting):
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		// A message may have arrived just before the timeout.
+		// If a message arrived just before the timeout and the agent can work on it, the session
+		// continues. Otherwise the session ends.
 		if len(d.history.waiting) == 0 || d.history.held || !HasAgent(d.Doc) {
 			d.closed = true
 			return d.idled()

@@ -93,7 +93,7 @@ func TestAnAgentThatLostItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatLostItsMemoryDoesNotRepeatAReplay(t *testing.T) {
+func TestAnAgentThatLostItsMemoryIsToldNotToRepeatReplayedActions(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("run make", "wait "+filepath.Join(t.TempDir(), "never")),
 		Replay: true})

@@ -119,7 +119,7 @@ func TestACloneIsRestoredAfterItsBranchMovedOn(t *testing.T) {
 			if applied.Base != from.Base {
 				t.Errorf("the base is %s, want %s", applied.Base, from.Base)
 			}
-			// With this base, the next snapshot does not contain the whole repository.
+			// The next snapshot omits the history up to the base, so it must contain few objects.
 			to.Base = applied.Base
 			found, err := collect(t.Context(), to)
 			if err != nil {
@@ -165,7 +165,7 @@ func TestASnapshotContainsOnlyCommitsThatTheRemoteLacks(t *testing.T) {
 	}
 }
 
-func TestACloneThatCannotBeReadIsSavedWhole(t *testing.T) {
+func TestAllFilesOfAnUnsupportedCloneAreSaved(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
 	_, url := gitServer(t)
