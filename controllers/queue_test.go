@@ -156,7 +156,8 @@ func TestQueuedSessionsReadNothingFromTheAPIServer(t *testing.T) {
 	}
 }
 
-// The order of the queue differs from the order of the names and of the creation.
+// The sessions enter the queue in an order that is neither the order of their names nor the order
+// in which they were created.
 func TestANewManagerKeepsTheOrderOfTheQueue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -198,7 +199,8 @@ func TestANewManagerKeepsTheOrderOfTheQueue(t *testing.T) {
 	}
 }
 
-// Parley 0.1.0 recorded no queue numbers.
+// Parley 0.1.0 recorded no queue numbers. Its queued sessions are therefore ordered by their start
+// times.
 func TestAnUpgradeKeepsTheOrderOfTheQueue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -282,11 +284,11 @@ func TestARefusedSessionGivesItsSlotToTheNextSession(t *testing.T) {
 	b := kubelet{t, ns, "b"}
 	b.start()
 	awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// The cause of the refusal is removed, but the session retries only when a slot is free.
 	queued := awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	if !strings.Contains(queued.Status.Message, "none-"+ns) {
 		t.Errorf("the message lacks the reason of the refusal: %s", queued.Status.Message)
 	}
+	// After the cause of the refusal is removed, session a still waits until a slot is free.
 	change(t, refused, func(c *v1alpha1.SessionClass) { c.Spec.Placement.RuntimeClassName = nil })
 	create(t, makeConversation(ns, "c").With(ofClass(name)).Obj())
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
@@ -454,8 +456,9 @@ func TestTheStartDeadlineDoesNotStopAQueuedSession(t *testing.T) {
 	}
 }
 
-// Each status write requeues the session. Without a pause, refused sessions would pass a slot
-// around endlessly.
+// A refusal is written to the status, and each status write requeues the session. Without a pause,
+// a refused session would at once retry, take the free slot, be refused again, and free the slot
+// for the next refused session. This would never end.
 func TestRefusedSessionsDoNotCauseEndlessStatusWrites(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -486,8 +489,9 @@ func TestRefusedSessionsDoNotCauseEndlessStatusWrites(t *testing.T) {
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }
 
-// The API server checks the quota first. If the quota is full, it does not report that the pod
-// already exists.
+// The cache lacks the pod, so the manager tries to create the pod again. The API server checks the
+// quota before it checks whether the pod exists. The refusal because of the full quota therefore
+// does not prove that the session has no pod.
 func TestASessionKeepsItsSlotIfTheCacheLacksItsPod(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -12,8 +12,9 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// requeue returns when to reconcile again without an event. times contains the delays that the
-// caller knows: until a status write, and until an expiry.
+// requeue returns the delay after which the session is reconciled again if no event occurs before.
+// times contains the delays that the caller knows: until a postponed status write, and until a TTL
+// ends.
 func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycle.Verdict, blocker *lifecycle.Blocker,
 	times ...time.Duration) reconcile.Result {
 	if blocker != nil {

@@ -92,8 +92,8 @@ func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Optio
 		NewCache: newCache,
 		Client: client.Options{
 			FieldOwner: FieldOwner,
-			// Values of Secrets, replays and images are read at the start of a session and not
-			// cached.
+			// Read Secrets and ConfigMaps from the API server, because the cache contains only
+			// their metadata.
 			Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
 		},
 		Controller: config.Controller{
@@ -103,7 +103,8 @@ func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Optio
 	}
 }
 
-// Scope is the set of namespaces that the operator reconciles. An empty list means all namespaces.
+// Scope is the set of namespaces that the operator reconciles. If Namespaces is empty, the operator
+// reconciles all namespaces.
 type Scope struct {
 	// Operator is the operator's own namespace. The manager reads its own objects there, and
 	// reconciles sessions there only if Namespaces lists it.
@@ -153,8 +154,9 @@ func cacheOptions(scope Scope) cache.Options {
 	}
 }
 
-// newCache gives watches their own connection: a separate dialer keeps client-go from sharing one.
-// On a shared HTTP/2 connection, bursts of writes would delay the events of watches.
+// newCache gives watches their own connection. client-go shares a connection between clients with
+// the same configuration, so newCache configures a separate dialer. On a shared HTTP/2 connection,
+// bursts of writes would delay the events of watches.
 func newCache(cfg *rest.Config, options cache.Options) (cache.Cache, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext

@@ -125,7 +125,7 @@ func TestARefusalByTheClassNamesTheField(t *testing.T) {
 	})
 }
 
-func TestLifetimesOfARunningSessionStayWithinItsClass(t *testing.T) {
+func TestLifetimesOfARunningSessionStayWithinTheLimitsOfItsClass(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	class := createClass(t, namespace)
 	hour := &metav1.Duration{Duration: time.Hour}
@@ -135,7 +135,8 @@ func TestLifetimesOfARunningSessionStayWithinItsClass(t *testing.T) {
 		"a class of an earlier version": {Name: class, FirstAttempt: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// The user has deleted the settings that named the class.
+			// The settings ada do not exist, as if the user had deleted them. The webhook must use
+			// the class in the status of the Conversation.
 			conversation := mustCreate(t, object(t, "Conversation", namespace, "{userSettingsName: ada, maxDuration: 30m}"))
 			recorded := &v1alpha1.Conversation{}
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(conversation), recorded); err != nil {

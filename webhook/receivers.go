@@ -14,10 +14,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// checkReceivers refuses a change by Parley that sends an administrator's key to another receiver.
-// checkSecrets does not cover this case, because Parley may keep references to Secrets that it is
-// not allowed to read. Keys that Parley manages for these settings may go to any receiver, because
-// the user of the settings stored them.
+// checkReceivers refuses an update by Parley that sends an administrator's key to another receiver.
+// checkSecrets does not refuse it: if Parley updates settings, checkSecrets checks only added
+// references, and here the reference stays the same. Keys that Parley manages for these settings
+// may go to any receiver, because the user of the settings stored them.
 func (r request) checkReceivers(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	managed := map[string]bool{}
 	for _, reference := range diverted(old, settings) {
@@ -42,7 +42,8 @@ type delivery struct {
 	receiver string
 }
 
-// diverted returns the references that an update keeps but whose keys get another receiver.
+// diverted returns the references that both versions of the settings contain, but whose keys go to
+// another receiver in the new version.
 func diverted(old, settings *v1alpha1.UserSettings) (refs []v1alpha1.SecretReference) {
 	places, deliveries := sets.New[place](), sets.New[delivery]()
 	before, after := receivers(&old.Spec), receivers(&settings.Spec)
@@ -53,7 +54,8 @@ func diverted(old, settings *v1alpha1.UserSettings) (refs []v1alpha1.SecretRefer
 	imagesChanged := !ptr.Equal(old.Spec.SandboxBaseContainerImage, settings.Spec.SandboxBaseContainerImage) ||
 		!ptr.Equal(old.Spec.SandboxRuntimeContainerImage, settings.Spec.SandboxRuntimeContainerImage)
 	for _, r := range settings.SecretReferences() {
-		// A new image does not receive the session key, because sessions do not get this key.
+		// A new image is another receiver of every key, except the session key: sessions do not get
+		// this key.
 		toImage := imagesChanged && r.Condition != v1alpha1.ConditionSessionKeyReady
 		if places.Has(placeOf(r)) && (toImage || !deliveries.Has(delivery{placeOf(r), after[r.Path.String()]})) {
 			refs = append(refs, r)

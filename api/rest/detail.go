@@ -25,7 +25,8 @@ type Invalid struct {
 	Detail []Detail `json:"detail"`
 }
 
-// MaxDetails limits the errors in a response, which must not be much larger than its request.
+// MaxDetails limits the number of errors in a response. A response must not be much larger than its
+// request.
 const MaxDetails = 100
 
 // Location is the path to a value in a request: first the part of the request, such as body, then

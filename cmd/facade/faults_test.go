@@ -95,8 +95,8 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 	return p.atFacade(t, served.URL)
 }
 
-// A facade that is killed between its two writes has written the Secret of a new key, but not the
-// settings.
+// The facade stores a new key in two writes: first the Secret, then the settings with the endpoint.
+// If the facade is killed between the two writes, the old endpoint must still get the old key.
 func TestANewKeyNeverReachesTheOldEndpoint(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
@@ -131,7 +131,8 @@ func TestANewKeyNeverReachesTheOldEndpoint(t *testing.T) {
 	}
 }
 
-// A conversation with keys consists of several objects.
+// The facade creates the Conversation first, and then the Secrets with its keys. If it cannot write
+// the Secrets, the Conversation stays incomplete until the client retries.
 func TestARetryCompletesAPartialConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)

@@ -28,7 +28,8 @@ func TestEachRestartRequestHasANewTime(t *testing.T) {
 	}
 }
 
-// Restart times are compared with the operator's clock.
+// The operator restarts a session when the operator's clock reaches spec.restartAt. If this time is
+// in the future, the command must say why the session does not start yet.
 func TestStartReportsARestartTimeInTheFuture(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

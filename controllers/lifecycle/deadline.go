@@ -8,8 +8,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// withinDeadline stops a session whose start exceeds the deadline. A session that ran before is not
-// stopped: it is stalled, and waits without limit.
+// withinDeadline stops a session whose start exceeds the deadline, if the session never ran. If the
+// session ran in an earlier attempt, withinDeadline only marks it as stalled, and the start may
+// take any time.
 func (v Verdict) withinDeadline(o Observation) Verdict {
 	if !pastDeadline(o) {
 		return v

@@ -165,7 +165,7 @@ func create(template, parent *x509.Certificate, key, with *ecdsa.PrivateKey) (*x
 	return x509.ParseCertificate(der)
 }
 
-// errAuthority never quotes the key.
+// errAuthority names the keys of the Secret. It never quotes the private key.
 var errAuthority = errors.New("keys " + session.AuthorityKey + " and " + session.AuthorityCertificates + ": they are " +
 	"not a PEM-encoded ECDSA key with its certificate")
 

@@ -60,7 +60,8 @@ type Record struct {
 	Environment  string `json:"environment,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
-	// KindPrompt records contain these fields. KindFollowUp records also contain a Message.
+	// KindPrompt records contain the next four fields. Of these fields, KindFollowUp records
+	// contain only Message.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
 	// MessageID is the client's ID of a message that arrived during a turn.
@@ -72,8 +73,8 @@ type Record struct {
 	// KindAnswer records contain this field.
 	Answer *llm.Answer `json:"answer,omitempty"`
 
-	// Replayed is the number of replayed events of the recording so far. It is a field of KindSession,
-	// KindPrompt and KindAnswer records.
+	// Replayed is the number of events of the recording that have been replayed so far. It is a
+	// field of KindSession, KindPrompt and KindAnswer records.
 	Replayed int `json:"replayed,omitempty"`
 
 	// CallID is a field of KindAllowed, KindBegun and KindResult records. Result, Shell and Waiting
@@ -86,9 +87,9 @@ type Record struct {
 	// Waiting is set if the call waited for a command that is still running.
 	Waiting bool `json:"waiting,omitempty"`
 
-	// KindCondensed records contain these fields. Summary replaces all messages except the last
-	// Keep messages. MaxFirst is the maximum number of characters that are kept of the user's first
-	// message.
+	// KindCondensed records contain these fields. Keep is the number of messages at the end of the
+	// history that stay. Summary replaces the messages before them. Of the user's first message,
+	// about MaxFirst characters stay.
 	Summary  string `json:"summary,omitempty"`
 	Keep     int    `json:"keep,omitempty"`
 	MaxFirst int    `json:"maxFirst,omitempty"`

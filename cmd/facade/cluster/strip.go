@@ -14,8 +14,8 @@ import (
 // whole seconds.
 const AnnotationCreatedAt = "parley.dev/created-at"
 
-// maxTitle limits the first line of a message in the cache, in bytes. Lists truncate titles
-// further.
+// maxTitle is the maximum number of bytes that the cache keeps of the first line of a message.
+// Lists truncate titles further.
 const maxTitle = 512
 
 // keptAnnotations are the annotations that the facade reads from the cache, with their maximum

@@ -164,8 +164,8 @@ func TestASocketReceivesTheLastEventsOfAStoppedSession(t *testing.T) {
 	}
 }
 
-// checkedSession serves a session whose journal has one event. The first requests for pages of
-// events fail.
+// checkedSession serves a session whose journal has one event. The first requests for a page of
+// events fail; their number is the parameter failures.
 func checkedSession(t *testing.T, address string, failures int) {
 	t.Helper()
 	var pages atomic.Int32
@@ -186,7 +186,8 @@ func checkedSession(t *testing.T, address string, failures int) {
 	})
 }
 
-// The next attempt has lost the journal. Its first response to the facade is an error.
+// The session's second attempt has a new journal. The facade checks whether this journal contains
+// the client's last event. The first request of this check fails.
 func TestASocketNoticesAJournalResetAfterAFailedCheck(t *testing.T) {
 	t.Parallel()
 	const first, next = "127.31.6.2", "127.31.6.3"

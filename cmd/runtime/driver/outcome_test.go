@@ -128,9 +128,10 @@ func TestTheOutcomeOfATurnSaysWhyTheUserMustAct(t *testing.T) {
 	}
 }
 
-// The earlier attempt had begun the turn, so the message does not return to the waiting messages.
-// The outcome must have the same text as for a turn that had not begun.
-func TestAResumedTurnSaysThatItsAgentCannotStart(t *testing.T) {
+// The first attempt began the turn, and the second attempt cannot start the agent. The turn fails,
+// because only a turn that has not begun is retried later. Its outcome must have the same text as
+// the outcome of a turn that has not begun.
+func TestTheOutcomeOfAResumedTurnSaysThatTheAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"})
 	d.start().has("state running", 1)

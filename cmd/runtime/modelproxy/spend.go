@@ -75,8 +75,9 @@ func (s *spend) restore(counted json.RawMessage) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A call is counted when it starts, and subtracted again if it fails. The journal may therefore
-	// contain more calls but fewer tokens than the file. In that case, the file is right.
+	// Keep the usage of the file unless the usage of the journal is newer. A larger number of calls
+	// does not prove that: a call is counted when it starts, and subtracted again if it fails. The
+	// journal may therefore contain more calls but fewer tokens than a newer file.
 	if usage.Session.Calls <= s.kept.Session.Calls || usage.Session.tokens() < s.kept.Session.tokens() {
 		return nil
 	}
@@ -108,8 +109,8 @@ func (s *spend) usage() Usage {
 	return s.kept
 }
 
-// begin starts a call unless a limit forbids it. unpriced is a request field that makes the call's
-// cost unknown, or empty.
+// begin starts a call unless a limit forbids it. unpriced is the name of a request field that makes
+// the call's cost unknown. It is empty if the request has no such field.
 func (s *spend) begin(e *entry, unpriced string) *Limit {
 	s.mu.Lock()
 	reached, isNew := s.refused()
@@ -120,7 +121,7 @@ func (s *spend) begin(e *entry, unpriced string) *Limit {
 		if announce && s.options.Unpriced != nil {
 			s.options.Unpriced(reason)
 		}
-		// The turn can continue, because the agent may use another model.
+		// Refuse only this call. The turn can continue, because the agent may use another model.
 		return &Limit{Message: reason}
 	}
 	if reached == nil {

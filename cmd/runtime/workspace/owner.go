@@ -42,8 +42,9 @@ func OpenOwner(workspace string, key []byte) (*Owner, error) {
 	switch {
 	case err == nil:
 		o.session, _, _ = strings.Cut(string(text), "\n")
-		// Take does not wait for the disk. After a crash of the node, the record may therefore name
-		// no session, although the workspace has a session's files.
+		// A record that names no session is valid only in an unused workspace. Take does not wait
+		// for the disk, so after a crash of the node, such a record may be next to a session's
+		// files.
 		o.known = hmac.Equal(text, []byte(o.sealed(o.session))) && (o.session != "" || unused(workspace))
 		return o, nil
 	case !errors.Is(err, fs.ErrNotExist) || !unused(workspace):

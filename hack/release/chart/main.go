@@ -214,14 +214,15 @@ func (b *builder) overlay(name, component string, resources ...string) string {
 }
 
 // withComponent writes a kustomization that adds a component to an existing kustomization. The
-// component then sees names that already contain the marks.
+// component needs the final names of the objects, and the existing kustomization has already added
+// the marks to these names.
 func (b *builder) withComponent(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
 
-// tenant writes a kustomization of the objects that each watched namespace needs. kustomize does
-// not mark the subjects of their RoleBindings, because the subjects are in Parley's namespace. The
-// function template() marks the subjects later.
+// tenant writes a kustomization of the objects that each watched namespace needs. The subjects of
+// their RoleBindings are in Parley's namespace, so kustomize does not add marks to them. The
+// function template() does this later.
 func (b *builder) tenant() string {
 	return b.write("tenant", []string{"namespace: " + markTenant}, "", []string{"rbac/namespace"})
 }

@@ -192,7 +192,8 @@ func TestTurns(t *testing.T, address string) {
 		return s.SetTurn(t.Context(), uid, "ns/"+uid, attempt, turn)
 	}
 	tags := map[Store]string{}
-	// Both processes must list these outcomes after the next change.
+	// wants waits until the outcomes have changed since its previous call. Both processes must then
+	// list the outcomes in want.
 	wants := func(want string) {
 		t.Helper()
 		for _, s := range []Store{one, other} {

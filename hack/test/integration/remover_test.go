@@ -14,8 +14,9 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// removerCommand is the argument that turns this test binary into an agent. The agent deletes and
-// moves files, which the shipped agent does only with commands.
+// removerCommand is the argument that turns this test binary into an agent. The tool calls of this
+// agent delete and move files. The shipped agent has no such tools: it deletes and moves files only
+// with shell commands.
 const removerCommand = "remover"
 
 func init() {
