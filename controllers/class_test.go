@@ -133,7 +133,8 @@ func TestARunningSessionKeepsTheLimitsItStartedWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("without a class", "c", 40)
-	// No webhook runs in this suite. The controller applies the limit by itself.
+	// The webhook would refuse this change, but no webhook runs in this suite. The controller must
+	// still apply the limit of 50 hours, which was recorded when the session started.
 	change(t, longer, func(c *v1alpha1.Conversation) { c.Spec.MaxDuration = hours(0) })
 	expect("without a class, with no limit requested", "longer", 50)
 }
@@ -206,7 +207,7 @@ func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
 }
 
 // This test is not parallel, because the default StorageClass is cluster-wide.
-func TestTheUseOfScratchSpaceIsReportedIfThereIsNoDefaultStorageClass(t *testing.T) {
+func TestWithoutADefaultStorageClassASessionUsesScratchSpaceAndReportsIt(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{
@@ -258,7 +259,7 @@ func TestASessionWhoseWorkspaceExceedsItsClassDoesNotStart(t *testing.T) {
 	k := kubelet{t, ns, "c"}
 	k.start()
 	conversation := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// The class becomes stricter. The volume stays, because the session does not start again.
+	// The class becomes stricter. The session then cannot start again, but its volume must stay.
 	change(t, class, func(c *v1alpha1.SessionClass) {
 		c.Spec.WorkspaceLimits = &v1alpha1.WorkspaceLimits{StorageClassNames: []string{"slow"}}
 	})

@@ -237,7 +237,7 @@ func TestAnAnnotationRotatesASigningKeyOnce(t *testing.T) {
 
 // An administrator may delete the key, for example after a theft. The previous key must then be
 // dropped too.
-func TestARemovedSigningKeyIsReplacedWithoutAnOverlap(t *testing.T) {
+func TestADeletedSigningKeyIsReplacedAndThePreviousKeyIsDropped(t *testing.T) {
 	t.Parallel()
 	secret := &corev1.Secret{}
 	secret.Annotations = map[string]string{session.AnnotationRotateSigningKey: "1"}

@@ -12,8 +12,9 @@ import (
 
 // These constants limit a whole object. The schema limits only single fields.
 const (
-	// maxConversationText and maxToolText are numbers of bytes. A session could not use much more,
-	// because its Secret has at most 1 MiB.
+	// maxConversationText is the maximum number of bytes of all texts of a Conversation.
+	// maxToolText is the maximum for all tool servers of an object. Much longer texts would not fit
+	// into the session's Secret, which can have at most 1 MiB.
 	maxConversationText = 640 << 10
 	maxToolText         = 128 << 10
 	// maxVariables is the maximum number of variables of all tool servers together. The schema

@@ -1,6 +1,6 @@
 package session
 
-// Paths of the session's files, for the facade only.
+// These are the URL paths at which a session serves its files. Only the facade may use them.
 const (
 	FilesPath   = "/files"
 	FilePath    = "/file"
@@ -10,7 +10,7 @@ const (
 	PatchPath   = "/git/patch"
 )
 
-// UsagePath serves the model's usage, for the facade only.
+// UsagePath is the URL path at which a session serves its Usage. Only the facade may use it.
 const UsagePath = "/usage"
 
 // Usage is the usage of a model so far. Cost is in US dollars, and empty if no price is known.

@@ -19,7 +19,8 @@ var (
 		"The archive does not know this attempt yet; retry later", time.Second)
 )
 
-// noPod is the condition of a Conversation without a pod. All such Conversations in the cache share it.
+// noPod is the condition of a Conversation without a pod. All such Conversations in the cache share
+// this slice, which saves memory.
 var noPod = []metav1.Condition{{Type: v1alpha1.ConditionPodReady, Reason: v1alpha1.ReasonNoPod}}
 
 // CheckAttempt returns an error for an attempt that has ended.
@@ -42,7 +43,8 @@ func (c *conversations) CheckAttempt(ctx context.Context, uid string, attempt in
 func checkAttempt(s *v1alpha1.ConversationStatus, attempt int) error {
 	current := max(1, int(s.Attempt))
 	// The process of an Idle or Completed session has exited. Its pod exists only for its logs. A
-	// session that waits for its settings has no pod, and starts later as the same attempt.
+	// session that waits for its settings has no pod either, but its attempt has not ended: the
+	// session later starts as the same attempt.
 	exited := s.Reason == v1alpha1.ReasonIdle || s.Reason == v1alpha1.ReasonCompleted
 	gone := s.Reason != v1alpha1.ReasonSettingsMissing && s.ReportsNoPod()
 	ended := s.State == v1alpha1.StateStopped && (exited || gone)

@@ -90,8 +90,9 @@ func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserS
 
 // NotAllowed returns a blocker that names the first field that the class or the user's confirmation
 // mode does not allow; nil if the session may start. The class may have changed since admission.
-// Lifetimes are checked at the first attempt after a user started the session; later attempts keep
-// the recorded limits.
+// After a user starts a session, the Conversation's workspace and lifetimes are checked only until
+// the session has a pod. The status then records the limits of the class, and later attempts keep
+// them.
 func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	agent *session.Agent) *lifecycle.Blocker {
 	errs := c.Spec.ConversationErrors(c.Name, &conversation.Spec)

@@ -128,8 +128,8 @@ func trimConversation(c *v1alpha1.Conversation) {
 	}
 }
 
-// trimSettings truncates a large spec. It keeps only the names of the Secrets, not the fields that
-// refer to them.
+// trimSettings truncates a large spec. It drops the tool servers and the custom secrets. The new
+// MCPConfig refers to all Secrets of the complete spec.
 func trimSettings(settings *v1alpha1.UserSettings) {
 	if spec := &settings.Spec; isLarge(spec) {
 		spec.MCPConfig = secretsOnly(settings.SecretReferences(), maxSettingsSecrets)
@@ -141,8 +141,9 @@ func trimSettings(settings *v1alpha1.UserSettings) {
 	truncate(&settings.Status, maxMessage)
 }
 
-// secretsOnly returns one tool server for each Secret in refs. If there are more Secrets than
-// limit, the only tool server refers to AnySecret.
+// secretsOnly returns a small replacement for an MCPConfig. It has one tool server for each Secret
+// in refs, so that the cached spec still names these Secrets. If there are more Secrets than limit,
+// it has only one tool server, which refers to AnySecret.
 func secretsOnly(refs []v1alpha1.SecretReference, limit int) *v1alpha1.MCPConfig {
 	names := sets.New[string]()
 	for _, ref := range refs {
@@ -160,7 +161,7 @@ func secretsOnly(refs []v1alpha1.SecretReference, limit int) *v1alpha1.MCPConfig
 }
 
 // trimConditions truncates the conditions. It copies them, because a decoded list has spare
-// capacity.
+// capacity that wastes memory.
 func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 	conditions = slices.Clone(conditions[:min(len(conditions), maxConditions)])
 	for i := range conditions {
@@ -211,8 +212,9 @@ func ofSession(container string) bool {
 	return container == lifecycle.SessionContainer || container == lifecycle.InstallContainer
 }
 
-// imagesOfWaiting returns the images of the session's containers that wait. The status shows no
-// other image, and each container takes half a KiB of memory.
+// imagesOfWaiting returns the names and images of the session's waiting containers. It drops all
+// other containers, because the Conversation's status never shows their images, and each container
+// takes half a KiB of memory.
 func imagesOfWaiting(containers []corev1.Container, statuses []corev1.ContainerStatus) (slim []corev1.Container) {
 	for _, c := range containers {
 		waits := func(s corev1.ContainerStatus) bool { return s.Name == c.Name && s.State.Waiting != nil }

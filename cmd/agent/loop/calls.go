@@ -65,8 +65,8 @@ func textContent(text string) []acp.ToolContent {
 	return []acp.ToolContent{{Type: "content", Content: acp.Text(text)}}
 }
 
-// askUser asks the user about an action and records the decision. The next step executes an allowed
-// action.
+// askUser asks the user whether to execute a call, and records the answer. It does not execute the
+// call. If the user allowed the call, the next runNext() executes it.
 func (s *Session) askUser(ctx context.Context, call *llm.Call) error {
 	toolCall := s.describe(ctx, call)
 	toolCall.Kind = ""

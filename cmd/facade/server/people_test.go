@@ -17,7 +17,8 @@ import (
 
 const adaName = "oidc:ada"
 
-// owned is a cluster with settings of a person, and with a token of a ServiceAccount.
+// owned is a stub of the cluster. A person owns its only UserSettings. Each token belongs to the
+// ServiceAccount in the field reviewed.
 type owned struct {
 	stubCluster
 	mu       sync.Mutex

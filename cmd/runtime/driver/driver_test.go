@@ -306,7 +306,7 @@ func TestTheEndOfATurnIsRecordedBeforeItsMeteringEnds(t *testing.T) {
 	}
 }
 
-func TestAPlainCommandGetsOneMessage(t *testing.T) {
+func TestAPlainCommandGetsOnlyTheFirstMessage(t *testing.T) {
 	t.Parallel()
 	shell := func(script string) *session.Agent {
 		return &session.Agent{Name: "sh", Command: []string{"sh", "-c", script}}

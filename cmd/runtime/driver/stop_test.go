@@ -56,7 +56,7 @@ func TestAStopBetweenTurnsDoesNotCancelTheNextMessage(t *testing.T) {
 	}
 }
 
-func TestAStopAfterAFailedAgentStartKeepsTheMessage(t *testing.T) {
+func TestAStopAfterAFailedAgentStartDoesNotDropTheMessage(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})
 	working := *d.doc.Agent

@@ -12,8 +12,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// A blocking open of a named pipe waits forever if the pipe has no writer.
-func TestPipesAndLinksDoNotBlockRecords(t *testing.T) {
+// The agent can replace a record by a named pipe or a link. Read must not follow the link, and must
+// not wait for a writer of the pipe.
+func TestNamedPipesAndLinksAreNotReadButReplaced(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	elsewhere := filepath.Join(dir, "elsewhere")

@@ -69,8 +69,8 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 		}
 		u.note(err)
 		u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.describe(err))
-		// Many agents read the tool list only one time. After a transient error, the session's
-		// start therefore waits for up to startAttempts attempts.
+		// settled() lets the session start without this server. Many agents read the tool list only
+		// once, so after a transient error, the session waits for up to startAttempts attempts.
 		if transient := (transientError{}); !errors.As(err, &transient) || attempt >= startAttempts {
 			settled()
 		}
@@ -174,7 +174,7 @@ func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *l
 		case <-changed:
 			// Pause before the next update, because a server may announce changes without end.
 			changed, rested = nil, time.After(u.router.options.ListPause)
-			// If the update fails, the earlier items stay offered.
+			// If the update fails, the router still offers the items of the last successful update.
 			if err := u.list(ctx, client); err != nil && ctx.Err() == nil {
 				u.note(err)
 			}

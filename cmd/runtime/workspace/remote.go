@@ -89,8 +89,8 @@ func directoryName(location string) string {
 // origin returns the scheme and host for which a credential is valid.
 func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }
 
-// prefixes returns the beginnings of all repository URLs on this host, for HTTP and SSH. If the
-// host uses https, its http URLs are included, but not the other way round.
+// prefixes returns the beginnings of all repository URLs on this host, for HTTP and SSH. If r.URL
+// uses https, the prefix with http is included. If r.URL uses http, https is not included.
 func (r *Remote) prefixes() []string {
 	name := r.URL.Hostname()
 	all := []string{r.origin() + "/", "git@" + name + ":", "ssh://git@" + name + "/", "ssh://git@" + name + ":22/"}

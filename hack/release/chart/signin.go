@@ -4,8 +4,8 @@ import "strings"
 
 const withSignIn condition = "{{- if $.Values.signIn.enabled }}"
 
-// signIn adds a condition to each argument, variable and volume that the component signin adds to a
-// Deployment.
+// signIn makes the arguments, variables and volumes for sign-in conditional: the chart renders them
+// only if the value signIn.enabled is true.
 func (s *sheet) signIn(component string, pod, container map[string]any) {
 	volumes := named("oidc-client", "oidc-ca", "webhook-ca")
 	container["args"] = s.only(withSignIn, container["args"], flags("--oidc-", "--external-url", "--onboarding-"))

@@ -40,7 +40,7 @@ const (
 	limitPerSession = session.Dollar / 20
 	// After this many kills, the month changes, so that the sessions can spend money again.
 	killsPerMonth = 20
-	// After changeMonth has set the clocks of the archives, the month still lasts this long.
+	// changeMonth sets the clock of the first archive to this long before the end of the month.
 	beforeMonth  = 3 * time.Second
 	afterRefusal = 500 * time.Millisecond
 	// sessionVictim is the name under which kills of sessions are counted.
@@ -309,8 +309,8 @@ func killSession(pods string, random *rand.Rand) error {
 	return nil
 }
 
-// changeMonth sets the clocks of the archives to the end of the month. The month of the second
-// archive ends a moment later.
+// changeMonth sets the clocks of the archives to shortly before the end of the month. The clock of
+// the second archive is one second behind, so the month ends later there.
 func (s *spending) changeMonth(ctx context.Context) error {
 	usage, err := s.usage(ctx, "")
 	for err != nil && cluster.Sleep(ctx, probeInterval) == nil {
