@@ -137,11 +137,11 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	return &terminatingError{kind: "Pod", name: pod.Name, attempt: true}
 }
 
-// ensureSecret creates the session's Secret. It reuses a Secret that the manager signed in an
-// earlier try, if that Secret has the same inputs or claims a warm pod. It replaces any other
-// Secret of an earlier try, because no pod was created with that Secret. If the replaced Secret
-// belongs to the current attempt, another manager may be about to create a pod with it. The new
-// Secret then claims no warm pod.
+// ensureSecret creates the session's Secret. It keeps an existing Secret that the manager signed,
+// if that Secret has the same inputs or claims a warm pod. It replaces any other existing Secret,
+// because no pod of this attempt was created with it. If the replaced Secret belongs to the current
+// attempt, another manager may still create a pod with the default name. The new Secret then claims
+// no warm pod, because the session could otherwise get two pods.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {

@@ -28,7 +28,9 @@ func owningConversation(o client.Object) *metav1.OwnerReference {
 	return owner
 }
 
-// ownershipError returns the error if another owner's object has a name that Parley needs.
+// ownershipError returns the error for an object that has a name that Parley needs, but cannot be
+// used. It is a terminatingError if the object is being deleted or belongs to an earlier
+// Conversation with this name. Otherwise, it is a foreignError.
 func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation) error {
 	controller := metav1.GetControllerOf(object)
 	leaving := object.GetDeletionTimestamp() != nil || controller != nil && controller.Kind == "Conversation" &&
@@ -40,8 +42,9 @@ func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation)
 }
 
 // checkSecret reports whether the existing Secret of a session is trusted: the manager signed it
-// after a user last started the session. An untrusted Secret is older, or is from an older version
-// of Parley, which did not sign Secrets. For a foreign Secret, checkSecret returns an error.
+// after a user last started the session. A Secret from before that start is not trusted. A Secret
+// of an old version of Parley, which did not sign Secrets, is not trusted either. For a foreign
+// Secret, checkSecret returns an error.
 func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, keys signingKeys) (trusted bool, err error) {
 	attempt, started := lifecycle.LabelledAttempt(secret.Labels), c.Status.CurrentClass()
 	switch {

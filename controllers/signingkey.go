@@ -60,7 +60,8 @@ func (s *signingKeyReconciler) setup(mgr ctrl.Manager) error {
 		Complete(s)
 }
 
-// Reconcile creates the key if it does not exist, and rotates it if an annotation requests that.
+// Reconcile creates the keys that the signing Secret lacks, rotates keys if an annotation requests
+// that, and renews certificates.
 func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	secret, err := s.ensure(ctx)
 	if err != nil {

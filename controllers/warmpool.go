@@ -288,7 +288,8 @@ func (r *warmPoolReconciler) incomplete(ctx context.Context, pod warmPod, volume
 	return err != nil, nil
 }
 
-// refill creates missing pods. Sessions that wait to be started come first.
+// refill creates missing pods, unless the pool is busy. It creates the pods of an overdue pool even
+// if the pool is busy.
 func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, keys signingKeys,
 	missing int, now time.Time) (reconcile.Result, error) {
 	overdue := r.overdue(key, now)
@@ -321,15 +322,17 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 	return reconcile.Result{RequeueAfter: warmDelay}, nil
 }
 
-// busy reports whether sessions wait to be started. During a series of starts, a pool is not
-// refilled, unless few pods are left.
+// busy reports whether the pool must not be refilled now: sessions wait to be started, or a session
+// claimed a pod of the pool less than warmQuiet ago. A recent claim does not matter if less than a
+// quarter of the pods is left.
 func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing int) bool {
 	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
 	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
 }
 
-// overdue reports whether a pool has waited long enough to be refilled. Sessions that start in one
-// namespace must not keep the pools of all other namespaces empty.
+// overdue reports whether a pool has waited for warmPatience to be refilled. The first call begins
+// the wait. An overdue pool is refilled even while sessions wait to be started. Otherwise, many
+// starts in one namespace would keep the pools of all other namespaces empty.
 func (r *warmPoolReconciler) overdue(key poolKey, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

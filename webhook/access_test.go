@@ -60,7 +60,7 @@ func TestARefusalNamesOnlyTheDeniedReferences(t *testing.T) {
 		"searchAPIKeyRef: {name: theirs, key: k}, sandboxAPIKeyRef: {name: theirs, key: l}, sessionKeyRef: {name: absent, "+
 		"key: k}}"))
 	expectRefused(t, err, "", "spec.llmBaseURL", "spec.searchAPIKeyRef", "spec.sandboxAPIKeyRef", "spec.sessionKeyRef")
-	// Users without access must not learn whether a Secret exists.
+	// There are no warnings, because users without access must not learn whether a Secret exists.
 	expectWarnings(t, jane)
 }
 
@@ -87,7 +87,8 @@ func TestReferringToImagesInAConfigMapNeedsAccessToIt(t *testing.T) {
 	all := user(t, "all-images", namespace, use("default"), get("configmaps", "mine", "theirs"))
 	expectRefused(t, some.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "theirs"`,
 		"spec.images[2].configMapKeyRef", "spec.images[3].configMapKeyRef")
-	// Users without access must not learn the content of a ConfigMap.
+	// No warning is about the images, because users without access must not learn the content of a
+	// ConfigMap.
 	expectWarnings(t, some, `spec.userSettingsName: UserSettings "default" do not exist yet`)
 	expectAccepted(t, all.create(t, object(t, "Conversation", namespace, spec)))
 }

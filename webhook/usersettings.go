@@ -32,10 +32,10 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 	return v.validate(ctx, nil, settings)
 }
 
-// ValidateUpdate checks every reference again, even an unchanged one: with a new llmBaseURL, for
-// example, a key would be sent elsewhere. Only Parley may keep references to objects that it is not
-// allowed to read, because it writes on behalf of the user who owns the settings. Parley must not
-// change the receivers of these keys.
+// ValidateUpdate checks every reference again, even an unchanged one, because the change of another
+// field, such as llmBaseURL, may send the key to another receiver. Parley itself writes on behalf
+// of the user who owns the settings. It may therefore keep references to Secrets that it is not
+// allowed to read, but must not change the receivers of their keys.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {

@@ -43,8 +43,8 @@ const AnnotationPod = "parley.dev/pod"
 // manager sent to the running session.
 const AnnotationModel = "parley.dev/model"
 
-// AnnotationSettingsStored marks UserSettings that were stored over HTTP. Their spec may still
-// equal the defaults.
+// AnnotationSettingsStored marks UserSettings that were stored over HTTP. The annotation is needed
+// because a user may store the default values.
 const AnnotationSettingsStored = "parley.dev/settings-stored"
 
 // AnnotationEndedSignIns is set on UserSettings. It lists the ID and expiry of each sign-in that

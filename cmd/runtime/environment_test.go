@@ -22,8 +22,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// If rootVariable is set, the test binary runs as the first process of a container with this root
-// directory.
+// rootVariable is the name of an environment variable. If the variable is set, the test binary runs
+// as the first process of a container. The value is the root directory of the container.
 const rootVariable = "CONTAINER_ROOT"
 
 // superviseIn executes the supervisor in this root directory, as in the container of a pod.

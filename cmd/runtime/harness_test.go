@@ -49,7 +49,8 @@ const (
 	waitVariable   = "TOOL_SERVER_WAITS_FOR" // contains the path of a file
 )
 
-// secretValues are the secrets of all test sessions, by their keys in the session Secret.
+// secretValues are the secrets of all test sessions, by the names of their entries in the session's
+// Secret.
 var secretValues = map[string]string{
 	session.KeyFile: "session-key-0123456789", session.LLMAPIKeyFile: "sk-llm-0123456789",
 	session.ProviderTokenFile: "ghp_0123456789abcdef",

@@ -39,7 +39,8 @@ func TestTheCABundleOfAClassVerifiesTheArchivesCertificate(t *testing.T) {
 		return []ed25519.PublicKey{facadeKey.Public().(ed25519.PublicKey)}, nil
 	}))
 	p.writeDocument(t)
-	// The second attempt reads from the archive before it does anything else.
+	// Run the session as its second attempt. Unlike a first attempt, it begins with a read from the
+	// archive.
 	p.image = []string{"PARLEY_ATTEMPT=2", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
 	p.start(t)
 	p.wait(t)

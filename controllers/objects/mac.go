@@ -20,8 +20,8 @@ const annotationMAC = "parley.dev/mac"
 // secretMAC returns the MAC of a session's Secret. It covers the Conversation's UID, the attempt,
 // the hash of the inputs, the revision of the model, the claim of a warm pod, and the data. It does
 // not cover other labels and annotations, which may change. The MAC of a warm pod's Secret covers
-// the UID, the class and the template of the pod instead. The length of each part is written before
-// the part, so that different parts never form the same input.
+// the data, and the UID, the class and the template of the pod. The length of each part is written
+// before the part, so that different parts never form the same input.
 func secretMAC(key []byte, owner types.UID, secret *corev1.Secret) ([]byte, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "parley session secret "+string(owner), sha256.Size)
 	if err != nil {
@@ -48,8 +48,8 @@ func secretMAC(key []byte, owner types.UID, secret *corev1.Secret) ([]byte, erro
 	return mac.Sum(nil), nil
 }
 
-// sign computes the MAC of a session's Secret with the first key, and adds the MAC to the Secret.
-// If there is no first key, the Secret stays unsigned.
+// sign computes the MAC of a Secret with the first key, and adds the MAC to the Secret. If there is
+// no first key, the Secret stays unsigned. The owner of the Secret is a Conversation or a warm pod.
 func sign(secret *corev1.Secret, owner types.UID, keys ...[]byte) error {
 	if len(keys) == 0 || len(keys[0]) == 0 {
 		return nil

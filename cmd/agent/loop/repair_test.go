@@ -70,8 +70,8 @@ func TestEarlierImagesAreRemovedFromATooLargeRequest(t *testing.T) {
 	}
 }
 
-// After the next message, the images of the failed turn are older images, which the agent may
-// remove.
+// The agent removes only images from before the latest message. It can therefore remove the images
+// of the failed turn after the next message.
 func TestAMessageWorksAfterATurnWithTooManyImages(t *testing.T) {
 	tooLarge := &llm.Error{Kind: llm.Context, Message: "too large", TooLarge: true}
 	m := &script{steps: []any{calls(`str_replace_editor {"command":"view","path":"p.png"}`), tooLarge, tooLarge,

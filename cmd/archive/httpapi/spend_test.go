@@ -101,7 +101,7 @@ func TestTheCostsOfADeletedConversationAreRecorded(t *testing.T) {
 	}
 }
 
-func TestOnlyTheFacadeReadsUsage(t *testing.T) {
+func TestOnlyTheFacadeMayReadUsage(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	address, key := archivetest.Serve(t, s, "u")
@@ -188,7 +188,8 @@ func TestMetricsShowCostsAndRefusalsByNamespace(t *testing.T) {
 	}
 }
 
-// Model calls of a user wait for reports of costs.
+// A report can also reserve the cost of a model call. The call waits for the answer, so reports
+// must not wait for uploads.
 func TestReportsOfCostsDoNotWaitForUploads(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u-0 u-1")

@@ -22,8 +22,9 @@ const (
 
 // Flow is an unfinished sign-in with the OpenID provider. A cookie binds the flow to the browser.
 type Flow struct {
-	// ID is the OAuth state, which the provider returns. It becomes the ID of the person's cookie.
-	// A sign-out revokes this ID, so a copy of the flow's cookie cannot sign in again.
+	// ID is the OAuth state, which the provider returns. The cookie that the person gets after the
+	// sign-in has the same ID. A sign-out revokes this ID. A copy of the flow's cookie is then
+	// useless, because a sign-in with it would get the revoked ID again.
 	ID string `json:"-"`
 	// Nonce is returned in the ID token. Verifier proves to the provider that the same facade began
 	// the flow (PKCE).

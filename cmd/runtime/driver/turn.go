@@ -68,7 +68,7 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 		end.reason += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
 	}
 	d.recordEnd(&end)
-	// The end of the turn is already recorded here, because EndTurn forgets the usage of the turn.
+	// EndTurn forgets the usage of the turn, so it is called after the end of the turn is recorded.
 	// If EndTurn came first and the runtime then crashed, the resumed turn would get its whole
 	// budget again.
 	if err := d.Model.EndTurn(); err != nil {
@@ -184,7 +184,8 @@ func (d *Driver) beginTurn(t task) error {
 		events = append(events, session.StateChange(session.StateRunning, ""))
 	}
 	if t.resumed && !d.agent.remembers() {
-		// The agent will not report the results of actions from before the restart.
+		// Record a result for each unfinished action, because the agent will not report the results
+		// of actions from before the restart.
 		events = append(events, d.closeActions(restartedAction, func(id string) bool {
 			_, answered := d.history.answers[id]
 			return answered // the agent may ask for this call again

@@ -165,8 +165,10 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 	}
 	_ = response.Body.Close()
 	response, err = p.roundTrip(to.request(ctx, r, call, ask.body), cancel)
-	// If the agent itself sent stream_options, the endpoint may have refused the agent's options.
-	// It may still support requests for usage.
+	// The endpoint refused stream_options, but accepts the call without the request for usage:
+	// later calls to this endpoint do not request the usage. If the agent sent its own
+	// stream_options, the endpoint may have refused those. Later calls then still request the
+	// usage.
 	if err == nil && response.StatusCode/100 == 2 && ask.options == nil {
 		to.usageRefused.Store(true)
 	}

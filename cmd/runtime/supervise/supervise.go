@@ -69,11 +69,13 @@ func Run(program string, args ...string) (code int, err error) {
 	if err != nil {
 		return 1, fmt.Errorf("start the session: %w", err)
 	}
-	// Only the session keeps the listener, so the listener closes with the session.
+	// Close the listener in this process, so that only the session has it. The port then closes
+	// when the session ends.
 	if err := listener.Close(); err != nil {
 		return 1, err
 	}
-	// This process now waits. If the call fails, the process still works, but uses more memory.
+	// From now on, this process mostly waits, and needs few pages of its code. If ReleaseProgram
+	// fails, the process still works, but uses more memory.
 	_ = process.ReleaseProgram()
 	session := &child{pid: pid, patience: config.EndTimeout, probes: probe(config)}
 	for {

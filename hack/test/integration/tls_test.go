@@ -50,7 +50,8 @@ func TestSessionsTrustOnlyTheManagersAuthorityForTheArchive(t *testing.T) {
 	}
 }
 
-// The facade sends tokens to the https URL in the status, which only the manager can write.
+// The facade sends tokens to the URL in the status of the Conversation. The URL is an https URL,
+// and only the manager can write the status.
 func TestASessionAcceptsTokensOverTLSOnly(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)
