@@ -40,7 +40,8 @@ type memoryEntry struct {
 type refusal struct {
 	err        error
 	generation int64
-	// first and last are the times of the first and the last refusal since a start last succeeded.
+	// first and last are the times of the first and the last refusal of this generation. A start
+	// that succeeds clears the refusal.
 	first, last time.Time
 }
 
@@ -90,8 +91,8 @@ func (r *memoryEntry) recordRefusal(c *v1alpha1.Conversation, err error, now tim
 	r.refusal = refusal{err, c.Generation, first, now}
 }
 
-// isRefusal reports whether the API server refuses an object, and would also refuse an immediate
-// retry.
+// isRefusal reports whether the API server refused an object for a reason that stays the same at an
+// immediate retry.
 func isRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
 }

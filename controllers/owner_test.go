@@ -33,7 +33,8 @@ func TestConversationsBelongToTheOwnerOfTheirSettings(t *testing.T) {
 	c := runningConversation(t, ns, "c")
 	awaitOwner(t, ns, "c", "oidc:ada")
 
-	// Another owner gets neither the session nor the Conversation.
+	// If the settings get another owner, the session ends, and the Conversation still belongs to
+	// the earlier owner.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.Owner.Username = "oidc:bob" })
 	kubelet{t, ns, "c"}.release()
 	ended := awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsDeleted)
@@ -48,7 +49,8 @@ func TestConversationsBelongToTheOwnerOfTheirSettings(t *testing.T) {
 	runningConversation(t, ns, "of-bob")
 	awaitOwner(t, ns, "of-bob", "oidc:bob")
 
-	// Recreated settings of the same owner keep the Conversations.
+	// If the settings are recreated with the earlier owner, the Conversation belongs to the new
+	// settings, and its session starts.
 	if err := env.Client.Delete(t.Context(), settings); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +100,7 @@ func restart(t *testing.T, c *v1alpha1.Conversation) {
 	})
 }
 
-func TestConversationsOfSettingsThatGetAnOwnerBelongToTheOwner(t *testing.T) {
+func TestExistingConversationsBelongToTheFirstOwnerOfTheirSettings(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -84,7 +84,8 @@ func (p *facadeUser) conversation(ctx context.Context, name string) (*rest.Conve
 	return conversation, err
 }
 
-// startedAs reports whether a session runs or has ended. It fails if the session needs attention.
+// startedAs reports whether a start is over: the session runs, or has already ended. It returns an
+// error if the session does not run and needs attention.
 func startedAs(now *rest.Conversation) (bool, error) {
 	if now.Status != string(v1alpha1.StateRunning) && now.NeedsAttention {
 		return false, errors.New(summaryOf(now))

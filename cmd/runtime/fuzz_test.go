@@ -119,7 +119,7 @@ func marked(content []byte) []byte {
 func mapTexts(value any) any {
 	switch value := value.(type) {
 	case string:
-		// The mark would make a duration invalid.
+		// Do not add the mark to a duration, because the mark would make it invalid.
 		if _, err := time.ParseDuration(value); err == nil {
 			return value
 		}

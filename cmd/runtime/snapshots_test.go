@@ -246,7 +246,8 @@ func TestAnAttemptThatRestoredNothingKeepsTheArchivedDiff(t *testing.T) {
 	if got := p.patch(t); got != patch {
 		t.Errorf("the archived diff became %q", got)
 	}
-	// The archive still has the first attempt's snapshot.
+	// The second attempt did not replace the first attempt's snapshot, so the third attempt
+	// restores it.
 	p.begin(t)
 	p.waitReady(t)
 	if got := p.sh(t, "cat main"); got != "edited" {
@@ -442,8 +443,9 @@ func (p *scratchPod) turnOver(t *testing.T) bool {
 	return len(lines) > 0 && strings.Contains(lines[len(lines)-1], string(session.StateAwaiting))
 }
 
-// The snapshot after the second turn fails, so the restored agent's memory lacks that turn. Later
-// snapshots succeed. After the next restart, the memory still lacks the second turn.
+// The archive refuses the snapshot after the second turn. The second attempt therefore restores an
+// agent that does not remember this turn, and saves this agent in the next snapshot. After another
+// restart, the third message must still tell the agent what it did in the second turn.
 func TestAnAgentWhoseRestoredMemoryIsOldRepeatsNoWork(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*testing.T, *scratchPod){
@@ -609,8 +611,10 @@ func TestASessionOnANewVolumeArchivesTheChangesOnThatVolume(t *testing.T) {
 	}
 }
 
-// Parley's own agent continues an interrupted turn without a prompt.
-func TestARestorationDuringACommandIsReportedWithTheNextMessage(t *testing.T) {
+// The session is stopped during a command. In the next attempt, Parley's agent continues the
+// interrupted turn without a prompt, so the runtime cannot tell it about the restoration in this
+// turn.
+func TestTheAgentLearnsOfARestorationWithTheNextMessage(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
 	pod, model := scripted(t, nil,

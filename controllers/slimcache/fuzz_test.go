@@ -154,9 +154,10 @@ func obeySchema(object client.Object) {
 	}
 }
 
-// Every object that the API server can store has a bounded size in the cache, and leads to the same
-// decisions: a truncated spec is marked, its Secrets and ConfigMaps are found by their names, and
-// its owner stays.
+// Every object that the API server can store has a bounded size in the cache. The controllers make
+// the same decisions with the cached object as with the complete object: the cache marks a
+// truncated spec, and keeps the owner, the names of ConfigMaps, and the names of Secrets or
+// AnySecret.
 func FuzzTransform(f *testing.F) {
 	for kind := range fuzzedKinds {
 		for _, choices := range []string{"", "\x01\x02\x03", "zq9 8b", "\x07\x06\x04\x03"} {
@@ -245,7 +246,7 @@ func checkDecisions(t *testing.T, before, after client.Object) {
 	}
 }
 
-// checkSecrets checks that an index of the cached references finds every Secret.
+// checkSecrets checks that the cached references contain the name of every Secret, or AnySecret.
 func checkSecrets(t *testing.T, before, after []v1alpha1.SecretReference) {
 	t.Helper()
 	named := func(name string) bool {

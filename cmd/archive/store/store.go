@@ -44,8 +44,8 @@ type Store struct {
 	bucket          bucket
 	maxConversation int64
 	quota           quota
-	// leftovers contains the snapshots without a manifest that the last sweep found, by the prefix
-	// of their keys.
+	// leftovers contains the key prefixes of the snapshots that the last sweep found and that no
+	// manifest names. If the next sweep finds such a snapshot again, it removes the snapshot.
 	leftovers  map[string]bool
 	turns      turns
 	users      objects[ledger]

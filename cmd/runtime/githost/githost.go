@@ -1,5 +1,6 @@
-// Package githost queries the git host of a session's repository for the user. The runtime does
-// this, because the facade does not have the session's token.
+// Package githost calls the API of the git host that has the session's repository. It lists the
+// user's repositories and branches, and opens pull requests. The runtime makes these calls, because
+// the facade does not have the session's token.
 package githost
 
 import (
@@ -48,7 +49,8 @@ type Host struct {
 	name     string // owner/name of the session's repository
 	header   http.Header
 	client   *http.Client
-	// public is set for a provider's public host. The kind of a public host is known from its name.
+	// public is set for a provider's public host, such as github.com. Any other host may have
+	// another API address, and a host with the provider GitHub may be a Gitea server.
 	public bool
 }
 

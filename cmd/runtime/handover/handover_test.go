@@ -181,7 +181,7 @@ func TestFailuresNeitherLoseNorRepeatEvents(t *testing.T) {
 	}
 }
 
-func TestAFlushArchivesAllEventsAtOnce(t *testing.T) {
+func TestAFlushArchivesAllEventsImmediately(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	j := open(t, inFile(t), "a")

@@ -12,16 +12,18 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// greeted is a server that counts the connections with each protocol.
-type greeted struct {
-	next    http.Handler
+// protocolCounter is a tool server that counts the connections with the older protocol, in
+// handshakes, and with the newer protocol, in newer.
+type protocolCounter struct {
+	next http.Handler
+	// If refuses is set, the server refuses connections with the older protocol.
 	refuses atomic.Bool
 	// If forgets is set, the server rejects the client's session at the next call.
 	forgets           atomic.Bool
 	handshakes, newer atomic.Int32
 }
 
-func (g *greeted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *protocolCounter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	handshake := bytes.Contains(body, []byte(`"method":"initialize"`))
@@ -41,7 +43,7 @@ func (g *greeted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (g *greeted) reconnect(t *testing.T, f *fixture) {
+func (g *protocolCounter) reconnect(t *testing.T, f *fixture) {
 	t.Helper()
 	restarts := f.health(t, "127-0-0-1").Restarts
 	g.handshakes.Store(0)
@@ -57,7 +59,7 @@ func TestReconnectUsesTheProtocolOfTheLastConnection(t *testing.T) {
 	for name, refuses := range map[string]bool{"the older protocol": false, "the newer protocol": true} {
 		t.Run(name, func(t *testing.T) {
 			server := newServer()
-			g := &greeted{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+			g := &protocolCounter{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
 				&mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})}
 			g.refuses.Store(refuses)
 			f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, g)}}})
@@ -75,9 +77,9 @@ func TestReconnectUsesTheProtocolOfTheLastConnection(t *testing.T) {
 	}
 }
 
-func TestReconnectFollowsAChangeOfProtocol(t *testing.T) {
+func TestReconnectUsesTheNewerProtocolIfTheServerRefusesTheOlder(t *testing.T) {
 	server := newServer()
-	g := &greeted{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+	g := &protocolCounter{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
 		&mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})}
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, g)}}})
 	f.expect(t, "127-0-0-1_echo", "before", "before")

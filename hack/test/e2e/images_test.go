@@ -62,8 +62,8 @@ func buildImages(ctx context.Context, o options) error {
 	}{
 		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}, nil},
 		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}, nil},
-		// The agent needs a shell to start, but runs no command in this check. TMPDIR names a
-		// directory for the agent's temporary files.
+		// The agent does not start without a shell. It runs no command in this check, so any
+		// program can be /bin/sh. TMPDIR names a directory for the agent's temporary files.
 		{thiefImage, empty.Image, map[string]string{"bin/sh": bin("pause")}, nil,
 			append(thiefVariables, "TMPDIR=/workspace")},
 		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil, nil},
@@ -133,7 +133,7 @@ func writeImage(dir, tag string, base v1.Image, programs map[string]string, entr
 	return tarball.WriteToFile(file+".tar", reference, image)
 }
 
-func TestImageHoldsItsProgramsAndTheirEntryPoint(t *testing.T) {
+func TestAnImageContainsOnlyTheGivenProgramAndEntryPoint(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
 	if err := os.WriteFile(program, []byte("#!"), 0o600); err != nil {

@@ -64,7 +64,8 @@ func runInside(ctx context.Context, o options, m *testing.M) error {
 		n.say("still up: enter with nsenter --all --target=%d, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())
 		<-ctx.Done()
 	}
-	// A step also fails if a process has exited. Report that cause, not the step's error.
+	// If a process of the cluster exits, ctx ends, and err is only a consequence. Return the cause
+	// instead.
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}

@@ -19,7 +19,7 @@ import (
 // argoHealth maps kstatus values to Argo CD's health values.
 var argoHealth = map[status.Status]string{
 	status.CurrentStatus: "Healthy", status.InProgressStatus: "Progressing", status.FailedStatus: "Degraded",
-	// Argo CD does not run the script for an object that is being deleted.
+	// For an object that is being deleted, Argo CD does not run the script and shows Progressing.
 	status.TerminatingStatus: "Progressing",
 }
 

@@ -18,7 +18,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// giteaVariable names an environment variable: the directory that `make gitea` creates.
+// giteaVariable is the environment variable with the path of the directory that `make gitea`
+// creates.
 const giteaVariable = "PARLEY_GITEA"
 
 // gitea is a running Gitea with the private repository ada/site.
