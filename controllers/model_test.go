@@ -195,12 +195,14 @@ func TestAModelThatCannotBeUsedIsNotSent(t *testing.T) {
 	kubelet{t, ns, "c"}.start()
 	c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	free := runningConversation(t, ns, "free")
-	// The class does not allow these settings.
+	// The class of the session "c" does not allow 6 iterations, so the manager sends this change
+	// only to the session "free".
 	change(t, settings, func(s *v1alpha1.UserSettings) {
 		s.Spec.LLMModel, s.Spec.MaxIterations = ptr.To("b/two"), ptr.To[int32](6)
 	})
 	archive.awaitModel(t, free, "b/two", "sk-first")
-	// The Secret with the key does not exist.
+	// The Secret with the model's API key does not exist, so the manager sends this change to no
+	// session.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.MaxIterations, s.Spec.LLMAPIKeyRef = nil, ref("missing") })
 	awaitSettings(t, settings, v1alpha1.ReasonSecretNotFound)
 	if got := archive.sends(t, ns); got != "1 uploads, 1 patches" {

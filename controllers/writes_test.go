@@ -38,12 +38,13 @@ func describe(writes []testenv.Request) string {
 	return strings.Join(lines, "\n")
 }
 
-// managerRequests returns the requests of the manager so far as text, without watches and events.
+// managerRequests returns a line of text for each request that the manager has sent. It omits
+// lists, watches and events.
 func managerRequests(t *testing.T) []string {
 	t.Helper()
 	var lines []string
 	for _, r := range testenv.Requests(t, auditDir, managerUser) {
-		// Events are written asynchronously.
+		// Events are omitted, because the manager sends them later, at times that vary.
 		if r.Verb != "list" && r.Verb != "watch" && r.Object.Resource != "events" {
 			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("%s %s %s/%s", r.Verb, r.Object.Resource, r.Object.Name,
 				r.Object.Subresource), "/"))
@@ -90,14 +91,15 @@ func TestAStartCostsOnlyTheNecessaryRequests(t *testing.T) {
 	} {
 		before, begun := len(managerRequests(t)), time.Now()
 		run(withTask(ns, name).With(c.change))
-		// The settings are reconciled again after the creation of their session key.
+		// After the manager created the session key of the settings, it reconciles the settings
+		// again. Omit these requests, which may fall into the time of this start.
 		got := slices.DeleteFunc(managerRequests(t)[before:], func(request string) bool {
 			return strings.HasSuffix(request, "-session-key")
 		})
 		slices.Sort(got)
 		if time.Since(begun) > lifecycle.StepThreshold(0) {
-			// The start was slow, so the manager may have written its steps to the status: count
-			// these writes as one.
+			// The start was slow, so the manager may have written each step of the start to the
+			// status. Count these writes as one.
 			got = slices.CompactFunc(got, func(a, b string) bool { return a == b && strings.HasSuffix(a, "/status") })
 		}
 		slices.Sort(c.want)
@@ -399,7 +401,7 @@ func TestLongTextsAreNotCached(t *testing.T) {
 		}
 	}
 	await(t, func() error { return allRunning(t, ns, n) })
-	// Reconciles in flight hold texts for a moment longer.
+	// Measure repeatedly, because reconciles in flight hold texts for a moment longer.
 	await(t, func() error {
 		if each := (float64(heapInUse()) - float64(heap)) / n; each > float64(len(long)) {
 			return fmt.Errorf("a conversation with %d KiB of texts takes %.1f KiB of the manager's memory",

@@ -139,7 +139,7 @@ func TestErrorsOfEachValidationStageAreReportedTogether(t *testing.T) {
 	}
 }
 
-func TestTheRepositoryOfATaskOrMicroagentIsSelected(t *testing.T) {
+func TestTheRepositoryOfATaskOrMicroagentIsTheDefaultRepository(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t) // no provider token: public repositories need none
 	for name, body := range map[string]string{

@@ -9,8 +9,8 @@ import (
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
-// callTimeout limits a call to the webhook. The API server waits only five seconds for the
-// response.
+// callTimeout limits a call to the webhook server. No caller waits longer for a response: the API
+// server waits at most five seconds, and the facade waits ten seconds for an onboarding.
 const callTimeout = 10 * time.Second
 
 // lingering is a webhook server that keeps serving for a moment after its manager has stopped. The

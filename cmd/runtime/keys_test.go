@@ -90,7 +90,7 @@ func (e *echoing) got(text string) bool {
 	return strings.Contains(e.heard, text)
 }
 
-// newCanaries returns secrets that aCanary matches, by their keys in the session Secret.
+// newCanaries returns the data of a session Secret. The pattern aCanary matches each value.
 func newCanaries() map[string]string {
 	canaries := map[string]string{}
 	for key, name := range map[string]string{

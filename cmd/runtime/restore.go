@@ -256,7 +256,8 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 		text += fmt.Sprintf(", as it was after event %d. Later events exist, and their changes to files are lost.",
 			contents.Event)
 	} else if contents.Attempt != s.env.attempt-1 {
-		// A later attempt may have changed files before it recorded its first event.
+		// The snapshot is older than the previous attempt, but no later events exist. An attempt
+		// after the snapshot may have changed files before it recorded its first event.
 		text += fmt.Sprintf(", as attempt %d left it. If a later attempt changed files, these changes are lost.",
 			contents.Attempt)
 	} else {
@@ -285,8 +286,9 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	return driver.Restored(s.journal, text, toAgent, outdated)
 }
 
-// actionsAfter lists the agent's actions after an event. The list is nil if only notices and states
-// other than running follow the event. It is empty if other events follow, but no action.
+// actionsAfter lists the agent's actions after an event. It ignores notices and all states except
+// running. If no other events follow, the list is nil. If other events follow, but no actions of
+// the agent, the list is empty.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0
 	err = s.journal.Events(event+1, func(e *session.Event) bool {

@@ -19,7 +19,7 @@ func TestAContainerImageNeedsNoCertificateAuthorities(t *testing.T) {
 	}
 }
 
-func TestAuthoritiesAreAddedToTheAuthoritiesOfTheImage(t *testing.T) {
+func TestMozillasAuthoritiesAreUsedOnlyIfTheImageHasNone(t *testing.T) {
 	mozilla := trusted(nil)
 	if n := strings.Count(string(mozilla), "BEGIN CERTIFICATE"); n < 50 ||
 		!x509.NewCertPool().AppendCertsFromPEM(mozilla) {

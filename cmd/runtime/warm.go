@@ -181,7 +181,8 @@ func (p *warmPod) answerBind(w http.ResponseWriter, r *http.Request, run *run, s
 	_, _ = w.Write(answer)
 }
 
-// readBind reads a sealed Bind. The code is the status of a refusal, or 0.
+// readBind reads a sealed Bind. If it refuses the request, code is the HTTP status of the response.
+// Otherwise code is 0.
 func (p *warmPod) readBind(w http.ResponseWriter, r *http.Request) (sealed []byte, code int) {
 	select {
 	case p.readers <- struct{}{}:
@@ -210,7 +211,7 @@ func (p *warmPod) readBind(w http.ResponseWriter, r *http.Request) (sealed []byt
 }
 
 // assign starts the session of the first Bind. For later Binds of the same session, it returns the
-// running session. The code is the status of a refusal.
+// running session. If it refuses the Bind, code is the HTTP status of the response.
 func (p *warmPod) assign(bind *session.Bind) (started *run, code int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

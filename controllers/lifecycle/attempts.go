@@ -13,10 +13,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// An attempt is one pod's try at a session. A label of the pod contains the number of its attempt,
-// and the status contains the number of the current attempt. The end of a pod counts only if the
-// pod has the number of the current attempt; times are never compared. The first attempt needs no
-// record. Each later attempt is recorded before its objects are created or removed.
+// An attempt is the try to run a session in one pod. A label of the pod contains the number of its
+// attempt, and the status contains the number of the current attempt. The manager ignores the end
+// of a pod with another number than the current one; it never compares times. The number of the
+// first attempt need not be in the status, because it is the default. The manager writes each later
+// number to the status before it creates or removes objects for that attempt.
 
 // Attempt returns the number of a session's current attempt.
 func Attempt(s v1alpha1.ConversationStatus) int32 { return max(1, s.Attempt) }
@@ -124,8 +125,8 @@ func Exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 }
 
 // endsByItself reports whether a session exited with 0 and no other container keeps its pod from
-// ending. The kubelet may report the exit before it reports the phase Succeeded. Native sidecars
-// are init containers, which the kubelet stops.
+// ending. It does not wait for the phase Succeeded, which the kubelet may report later. It does not
+// check native sidecars: they are init containers, and the kubelet stops them.
 func endsByItself(pod *corev1.Pod) bool {
 	exit := Exited(pod)
 	if exit == nil || exit.ExitCode != 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestTheStatusKeepsOrClearsTheOutcomeOfTheTurn(t *testing.T) {
+func TestTheStatusContainsTheLastKnownOutcomeOfTheTurn(t *testing.T) {
 	turn := func(reason string) *v1alpha1.ConversationTurn {
 		return &v1alpha1.ConversationTurn{State: v1alpha1.TurnFailed, Reason: reason, Message: "m"}
 	}

@@ -22,12 +22,12 @@ const (
 	// sessionUser is the user and group ID of sessions. It is not root, and above the IDs of system
 	// users in images.
 	sessionUser int64 = 1000
-	// supervisorProgram is the first process of a session. In a pod with another image than
-	// Parley's, runtimeProgram copies both programs into binVolume, unless the class mounts
-	// Parley's image there.
+	// supervisorProgram is the first process of a session, and starts runtimeProgram. If a pod does
+	// not use Parley's image, both programs are in binVolume: an init container copies them there,
+	// or the class mounts Parley's image as this volume.
 	supervisorProgram = "/supervisor"
 	runtimeProgram    = "/runtime"
-	binVolume         = "bin" // holds both programs if the image does not
+	binVolume         = "bin"
 
 	attemptVariable, ranAttemptVariable = "PARLEY_ATTEMPT", "PARLEY_RAN_ATTEMPT"
 )
@@ -171,9 +171,9 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 			main.Command = append(main.Command, variable.Name)
 		}
 	}
-	// The runtime listens within milliseconds, so a startup probe would only delay readiness: the
-	// readiness probe starts after the startup probe has succeeded. A liveness probe is not needed,
-	// because the supervisor checks the runtime.
+	// A startup probe is not needed, because the runtime listens within milliseconds. It would
+	// delay readiness, because the kubelet begins the readiness probe only after the startup probe
+	// has succeeded. A liveness probe is not needed, because the supervisor checks the runtime.
 	main.ReadinessProbe = &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: session.AwaitReadyPath,
 			Port: intstr.FromInt32(session.Port)}},
@@ -206,8 +206,9 @@ func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy
 		Command:         []string{runtimeProgram, "install", session.BinDir},
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
-			// The CPU limit is high, so that the copy is fast. It does not add to the session's
-			// limit: the init container runs first, so the larger of the two limits counts.
+			// The CPU limit is high, so that the copy is fast. It is not added to the limit of the
+			// session's container: the init container runs first, so Kubernetes counts only the
+			// larger of the two limits.
 			Limits: resources("1", "64Mi"),
 		},
 		SecurityContext: restricted(),
@@ -260,8 +261,9 @@ func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
 	return container
 }
 
-// secretVariables pass secrets to the session as environment variables. The agent runs as the same
-// user as the runtime, so it could read secrets in files.
+// secretVariables returns environment variables that pass the secrets to the session. The agent has
+// the same Unix user as the runtime, so it could read files with secrets. It cannot read the
+// environment of Parley's runtime.
 func secretVariables(secret *corev1.Secret) (variables []corev1.EnvVar) {
 	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
 		if key == session.DocumentFile {

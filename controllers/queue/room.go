@@ -14,13 +14,14 @@ type Room struct {
 	First types.NamespacedName
 	// Running are the sessions that have a slot and that do not end soon.
 	Running []types.NamespacedName
-	// Needed is the number of running sessions that should end to make room.
+	// Needed is the number of running sessions that should end. It counts one session for each
+	// waiting session that could then start.
 	Needed int
 }
 
 // Room returns the slots of a user. The function leaves reports whether a running session ends
-// soon. Needed counts the waiting sessions that could start if one more session ended. It omits a
-// waiting session with so low a limit that several sessions would have to end.
+// soon. If a waiting session has such a low limit that several running sessions would have to end
+// for it, no session ends for it: Needed does not count it.
 func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName) bool) Room {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -54,7 +54,7 @@ func TestOrdinaryConversationsAreCachedWhole(t *testing.T) {
 	}
 }
 
-func TestATruncatedObjectStillWaitsForItsSecrets(t *testing.T) {
+func TestATruncatedConversationStillRefersToItsSecrets(t *testing.T) {
 	env := func(secrets int) []v1alpha1.MCPEnvVar {
 		vars := []v1alpha1.MCPEnvVar{{Name: "LONG", Value: ptr.To(strings.Repeat("x", 2*MaxText))}}
 		for i := range secrets {

@@ -21,8 +21,8 @@ var (
 )
 
 // trimMetadata keeps the identity of an object, its controller, and the labels and annotations that
-// the controllers read. The API server limits neither the number of owners and finalizers nor the
-// length of an owner's fields.
+// the controllers read. It drops finalizers, other owners, and a controller with long fields. These
+// could fill the cache, because the API server does not limit their number or length.
 func trimMetadata(o metav1.Object) {
 	var owners []metav1.OwnerReference
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil &&

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTheContextWindowAndTheRefusedPartAreReadFromErrors(t *testing.T) {
+func TestTheContextWindowAndTheRefusedPartOfARequestAreReadFromErrors(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		status  int

@@ -18,6 +18,6 @@ func TestSnapshotsCountAgainstTheQuota(t *testing.T) {
 	archivetest.TestSnapshotQuota(t, archivetest.InDirectory(t))
 }
 
-func TestAnAttemptThatRestoredNothingKeepsTheArchivedChanges(t *testing.T) {
+func TestArchivedChangesSurviveAnAttemptThatCouldNotRestoreFiles(t *testing.T) {
 	archivetest.TestUnrestoredEnding(t, archivetest.InDirectory(t))
 }

@@ -152,8 +152,8 @@ var (
 	allStreams = answer.Later(http.StatusServiceUnavailable, "Too many open streams; retry later", 5*time.Second)
 )
 
-// Count counts a request of a user or refuses it. An expensive request counts as weight requests,
-// but never as more than Burst requests.
+// Count counts a request of a user or refuses it. An expensive request counts as several requests;
+// the parameter weight is their number. Count limits this number to Burst.
 func (b *Budget) Count(user string, weight int) error {
 	if b.rate <= 0 {
 		return nil

@@ -17,7 +17,7 @@ func TestTheGarbagePercentageFallsAsTheHeapGrows(t *testing.T) {
 	}
 }
 
-func TestASmallHeapGrowsToItsFloorBeforeCollection(t *testing.T) {
+func TestAHeapIsNotCollectedBeforeItReachesItsMinimumSize(t *testing.T) {
 	const floor = 64 * MiB
 	for inUse, want := range map[uint64]int{2 * MiB: 3100, 8 * MiB: 700, 32 * MiB: 100, 60 * MiB: 26, 64 * MiB: 25,
 		1000 * MiB: 25} {

@@ -187,7 +187,7 @@ func (o *Onboarder) read(ctx context.Context) (*corev1.ConfigMap, config, error)
 }
 
 // report counts a problem. If the problem was not reported recently, it also logs the problem and
-// emits an event of the ConfigMap.
+// emits an event about the ConfigMap.
 func (o *Onboarder) report(ctx context.Context, configMap *corev1.ConfigMap, err error) {
 	outcomes.WithLabelValues(outcomeProblem).Inc()
 	text := err.Error()

@@ -29,7 +29,7 @@ type TurnReporter struct {
 	archive *Archive
 	journal *journal.Journal
 	outcome Outcome
-	// read is the number of events that the last reported outcome is based on.
+	// read is the number of events in the journal when the outcome was last determined.
 	read int
 	// reported is the outcome that the archive holds. It is certain only if known is set.
 	reported v1alpha1.ConversationTurn
@@ -38,8 +38,8 @@ type TurnReporter struct {
 	refused error
 }
 
-// ReportTurns returns a TurnReporter for a journal. In the first attempt, an empty journal means
-// that the archive has no outcome.
+// ReportTurns returns a TurnReporter for a journal. If the journal is empty in the first attempt,
+// the archive has no outcome yet. The empty value of reported is then right, so known is set.
 func (a *Archive) ReportTurns(j *journal.Journal, outcome Outcome) *TurnReporter {
 	return &TurnReporter{archive: a, journal: j, outcome: outcome, known: a.attempt < 2 && j.Len() == 0}
 }

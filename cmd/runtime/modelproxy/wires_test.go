@@ -185,7 +185,7 @@ func TestUsageIsNotRequestedFromAnEndpointThatRefusesIt(t *testing.T) {
 	}
 }
 
-func TestAnAgentCannotPreventTheUsageRequest(t *testing.T) {
+func TestAnAgentCannotStopTheProxyFromRequestingUsage(t *testing.T) {
 	var u *upstream
 	u = newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(u.last(t).body, "foo") {

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// busSocket is the path of the system bus that a kubelet uses. No other program in the namespaces
-// uses this path.
+// busSocket is the path at which a kubelet expects the system bus. The tests have their own /run in
+// their Linux namespaces, so no other program uses this path.
 const busSocket = "/run/dbus/system_bus_socket"
 
 const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"

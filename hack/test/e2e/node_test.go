@@ -14,13 +14,14 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// runDir is on a tmpfs, which disappears with the namespaces.
+// runDir is on a tmpfs in the Linux namespaces of the tests. The kernel removes the tmpfs together
+// with the namespaces.
 const runDir = "/run/parley-e2e"
 
 const containerdSocket = runDir + "/containerd.sock"
 
-// restrict_oom_score_adj is necessary on machines where this process may not lower its OOM score.
-// Without this setting, no sandbox would start on these machines.
+// restrict_oom_score_adj is necessary on machines where this process has no right to lower its OOM
+// score. Without this setting, no sandbox would start on these machines.
 const containerdConfig = `version = 2
 root = %[1]q
 state = "` + runDir + `/containerd"
