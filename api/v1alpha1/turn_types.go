@@ -51,6 +51,7 @@ const (
 	// ReasonAgentNotStarted means that the agent could not be started. The user's message waits
 	// until the agent starts.
 	ReasonAgentNotStarted = "AgentNotStarted"
-	// ReasonTurnFailed means that the turn failed for another reason; the message says how.
+	// ReasonTurnFailed means that the turn failed for another reason, which
+	// ConversationTurn.Message explains.
 	ReasonTurnFailed = "TurnFailed"
 )

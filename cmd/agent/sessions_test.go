@@ -226,7 +226,7 @@ func TestARecordingIsReplayed(t *testing.T) {
 	}
 }
 
-func TestARecordingThatAnEarlierSessionReplayedIsNotReplayedAgain(t *testing.T) {
+func TestARecordingIsNotReplayedAgainInANewSession(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, says("From the model."))
 	file := filepath.Join(t.TempDir(), "recording.json")

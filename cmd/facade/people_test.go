@@ -131,13 +131,14 @@ func TestAPersonWithSeveralSettingsChoosesOne(t *testing.T) {
 	value, _, _ = strings.Cut(value, ";")
 	red := o.withCookie("red", value)
 	red.get(t, "/api/settings").wants(t, 200)
-	// The choice of settings replaced the cookie. A sign-out revokes the old and the new cookie.
+	// The response to the choice contained a new cookie. A sign-out with the new cookie also
+	// revokes the old cookie.
 	red.post(t, "/api/signout", "").wants(t, 200)
 	await(t, func() error { return codeOf(red.get(t, "/api/settings"), 401) })
 	byCookie.get(t, "/api/settings").wants(t, 401)
 }
 
-func TestAPersonStaysSignedOutAfterSettingsAreDeleted(t *testing.T) {
+func TestARevokedCookieStaysInvalidAfterSettingsAreDeleted(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	first := o.settings(t, "blue", adaName, "")

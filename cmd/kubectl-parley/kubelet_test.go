@@ -62,7 +62,8 @@ func newKubelet(t *testing.T, namespace string) *kubelet {
 	return k
 }
 
-// process adds the log of another process.
+// process adds a process of the session. The process logs the lines that the caller sends to the
+// returned channel.
 func (k *kubelet) process() chan<- string {
 	lines := make(chan string, 4)
 	k.logs <- lines
@@ -209,8 +210,8 @@ func (k *kubelet) pod(name string) *corev1.Pod {
 	return pod
 }
 
-// report sets the status of a session's container. The conditions are 4 minutes old, because the
-// operator reports only slow steps.
+// report sets the status of a session's container. The pod's conditions are 4 minutes old, because
+// the operator does not write short steps of a start to the status of the Conversation.
 func (k *kubelet) report(name string, ready corev1.ConditionStatus, session corev1.ContainerStatus) {
 	k.t.Helper()
 	then := metav1.NewTime(time.Now().Add(-4 * time.Minute))

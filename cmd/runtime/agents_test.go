@@ -246,8 +246,8 @@ func TestPublicAgentsDoNotRunRejectedActions(t *testing.T) {
 func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {
-			// If the agent forgets its session, the new request contains the earlier tool results
-			// only as text.
+			// remembered is the number of earlier tool results in a request after the restart. An
+			// agent that forgets its session sends the earlier results only as text.
 			remembered := 1
 			if example(t, name).Forgets {
 				remembered = 0

@@ -82,8 +82,9 @@ func (f *faulty) put(ctx context.Context, key, contentType string, content []byt
 	return err
 }
 
-// HoldWrites makes writes of objects with a key prefix wait until the channel held is closed. The
-// function written returns the number of finished writes without and with the prefix.
+// HoldWrites delays the writes of objects whose key has the prefix, until the channel held is
+// closed. The function written returns the number of finished writes without the prefix (others)
+// and with the prefix (these).
 func (s *Store) HoldWrites(prefix string, held <-chan struct{}) (written func() (others, these int64)) {
 	h := &holding{bucket: s.bucket, prefix: prefix, held: held}
 	s.bucket = h

@@ -19,7 +19,8 @@ type ledger struct {
 	Processes map[string]*process `json:"processes,omitempty"`
 	// Ended contains the costs of the processes that have ended, by day, namespace and model.
 	Ended map[string]map[string]map[string]counts `json:"ended,omitempty"`
-	// Noticed contains the limits and periods whose soft threshold was exceeded.
+	// Noticed contains the notices that sessions have received, so that no notice is sent twice. A
+	// notice says that the costs of a period exceed the soft threshold of a limit.
 	Noticed map[string]bool `json:"noticed,omitempty"`
 }
 
@@ -65,9 +66,10 @@ type spender struct {
 	session.SpendClaims
 }
 
-// settle records the costs of a report in the ledger's month. It reports whether the report is new,
-// and whether the process reports for the first time in this month. For days other than today,
-// reservations shrink to the cost of the calls in flight.
+// settle records a report's costs in the ledger's month. isNew is false if the report is repeated
+// or late. first says that the ledger did not contain the process yet. New calls use only today's
+// reservation. A new report therefore reduces the reservations of other days to the cost of their
+// calls in flight.
 func (l *ledger) settle(by spender, report session.SpendReport, month, today string) (p *process, isNew, first bool,
 	err error) {
 	p = l.Processes[by.uid]
@@ -278,8 +280,8 @@ func (l *ledger) grant(p *process, by spender, report session.SpendReport, now t
 	return granted
 }
 
-// withdraw removes the record of a notice, because the decision that caused the notice is made
-// again.
+// withdraw removes a notice from Noticed. Store.reserve calls withdraw before it decides again,
+// because the notice of its earlier decision was not sent.
 func (l *ledger) withdraw(notice *session.LimitState, day, namespace string) {
 	if notice != nil {
 		delete(l.Noticed, noticeKey(notice.Scope, notice.Period, day, namespace))

@@ -86,8 +86,8 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	// Disable the client-side rate limit: the API server protects itself with API Priority and
 	// Fairness, and the facade limits each user.
 	cfg.QPS = -1
-	// Ignore the webhook's warnings about missing keys: the facade writes the keys right after the
-	// object.
+	// Do not log the webhook's warnings. Many of them say that a Secret or a ConfigMap does not
+	// exist yet, and the facade creates this object with one of its next requests.
 	cfg.WarningHandler = clientrest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	builder := runtime.NewSchemeBuilder(clientscheme.AddToScheme, v1alpha1.AddToScheme)

@@ -47,7 +47,8 @@ func (c *Cluster) ReviewToken(ctx context.Context, token string) (username strin
 	if err := c.live.Create(ctx, review); err != nil {
 		return "", nil, err
 	}
-	// An authenticator that ignores the requested audiences returns the API server's own audiences.
+	// Check the audiences in the response, because an authenticator that ignores the requested
+	// audiences also accepts tokens for other audiences.
 	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience) {
 		return "", nil, nil
 	}
@@ -81,8 +82,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	if options.Force {
 		apply = append(apply, client.ForceOwnership)
 	}
-	// The object is unstructured, because the client decodes the response into it. List entries of
-	// a typed object would keep fields that are missing in the response.
+	// The client decodes the response into this object. The object is unstructured, because the
+	// list entries of a typed object would keep fields of the request that the response lacks.
 	settings := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"namespace": over.Namespace, "name": over.Name, "resourceVersion": over.ResourceVersion,
@@ -168,8 +169,8 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user *v1alpha1.UserSettin
 	}
 	waiting, cancel := context.WithTimeout(ctx, cacheWait)
 	defer cancel()
-	// If the facade's writes do not appear in the cache in time, a stale response is better than no
-	// response.
+	// This read waits until the facade's own writes are in the cache; its result is not used. After
+	// a timeout, continue: a stale response is better than no response.
 	if err := c.cached.List(waiting, &one, append(options, client.Limit(1))...); err != nil && waiting.Err() == nil {
 		return err
 	}

@@ -15,7 +15,8 @@ type route struct {
 	path    *regexp.Regexp
 }
 
-// The function at returns a route for paths that consist of a repository's path and the pattern.
+// The function at returns a route for requests whose path is the path of a repository, followed by
+// the pattern.
 func at(pattern string, methods ...string) route {
 	return route{methods, regexp.MustCompile(`^(?:[^/]+/)+` + pattern + `$`)}
 }

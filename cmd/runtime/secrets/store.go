@@ -10,9 +10,10 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Store holds a session's secret values by their keys in the session Secret.
+// Store holds a session's secret values. Its methods Key and Value take a key of the session
+// Secret.
 type Store struct {
-	values map[string]string // by the names of their environment variables
+	values map[string]string // by session.SecretVariable(key)
 	mask   atomic.Pointer[mask]
 }
 
@@ -60,7 +61,7 @@ func newStore(values, secret map[string]string) *Store {
 	return s
 }
 
-// Add adds a secret to mask. It must not be called concurrently.
+// Add adds a secret to the values that the Store masks. It must not be called concurrently.
 func (s *Store) Add(secret string) {
 	forms := formsOf([]string{secret})
 	for _, form := range s.mask.Load().forms {
@@ -69,9 +70,9 @@ func (s *Store) Add(secret string) {
 	s.mask.Store(newMask(forms))
 }
 
-// Key returns a value without surrounding white space, because editors and shells append a line
-// break. It returns an empty string if there is no value.
+// Key returns the value of a key without surrounding white space, because editors and shells append
+// a line break. It returns an empty string if the key has no value.
 func (s *Store) Key(key string) string { return strings.TrimSpace(s.Value(key)) }
 
-// Value returns a value unchanged.
+// Value returns the value of a key, including surrounding white space.
 func (s *Store) Value(key string) string { return s.values[session.SecretVariable(key)] }

@@ -10,8 +10,8 @@ import (
 // maxSilences is the number of unanswered probes in a row after which the session is asked to end.
 const maxSilences = 3
 
-// question is an HTTP request as text. An HTTP client would make this process slower to start.
-// answer is the beginning of a successful response.
+// question is an HTTP request as text, because the package net/http would make this process slower
+// to start. answer is the beginning of a successful response.
 var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 200 ")
 
 // probe probes the session periodically. After each probe, it sends the number of failed probes in

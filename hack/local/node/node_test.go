@@ -318,7 +318,7 @@ func TestDeletingAPodRemovesItsProcessAndDirectoryButNotItsClaim(t *testing.T) {
 	}
 }
 
-func TestPodOfAnEarlierRunIsReportedAsLost(t *testing.T) {
+func TestAPodIsReportedAsLostAfterTheNodeRestarts(t *testing.T) {
 	namespace, state := env.Namespace(t, nil), t.TempDir()
 	first := startNode(t, namespace, state)
 	pod := first.sessionPod("lost", "obedient")
@@ -335,7 +335,7 @@ func TestPodOfAnEarlierRunIsReportedAsLost(t *testing.T) {
 	}
 }
 
-func TestPodWithItsOwnRuntimeIsRefused(t *testing.T) {
+func TestAPodWhoseImageHasItsOwnRuntimeIsRefused(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("foreign", "")
 	pod.Spec.Containers[0].Command = nil
@@ -426,8 +426,8 @@ func TestANodeKillsOnlyProcessesOfItsSessions(t *testing.T) {
 	of, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	Kill(dir)
-	// Each process now gets a SIGTERM. If a SIGKILL is also pending, Linux reports that SIGKILL
-	// ended the process. If Linux reports SIGTERM, the function Kill did not kill the process.
+	// The SIGTERM ends the processes that the function Kill has spared. For the other processes,
+	// Linux reports SIGKILL, even if they have not ended before the SIGTERM.
 	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)

@@ -22,8 +22,9 @@ func sampleOf(pid int) (s sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	// The line is "pid (name) state …". The name may contain spaces and parentheses. The fields 14
-	// and 15 of the line are utime and stime.
+	// The line is "pid (name) state …". The name may contain spaces and parentheses, so split only
+	// the text after it. This text begins with field 3 of the line. The fields 14 and 15, utime and
+	// stime, are therefore fields[11] and fields[12].
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	_, memory, _ := strings.Cut(string(status), "RssAnon:")
 	_, resident, _ := strings.Cut(string(status), "VmRSS:")

@@ -20,7 +20,7 @@ import (
 
 const (
 	idleSessions = 100
-	// idlePool is the number of warm pods while all sessions wake.
+	// idlePool is the number of warm pods that are ready before all sessions wake.
 	idlePool   = 20
 	idleWindow = time.Minute
 	// Memory has settled when it decreases by less than 1% in settleWindow.
