@@ -68,8 +68,9 @@ func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
 	return errs
 }
 
-// changeErrors returns an error for each changed immutable field or annotation. The schema prevents changes of
-// existing values. The webhook also prevents adding and removing a field.
+// changeErrors returns an error for each immutable field or annotation that was changed, added or
+// removed. The schema already refuses changed values, but it allows most fields to be added or
+// removed.
 func changeErrors(old, changed *v1alpha1.Conversation) (errs field.ErrorList) {
 	before, after := old.Spec.Immutable(), changed.Spec.Immutable()
 	for _, name := range before.Differences(&after) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Setting is one line of a table such as Settings.
+// Setting describes one field of a struct such as Settings.
 type Setting struct {
 	// Name is the setting's name over HTTP.
 	Name string
@@ -18,7 +18,8 @@ type Setting struct {
 	Value any
 }
 
-// SettingsOf lists the lines of a table, which is a pointer to a struct such as Settings.
+// SettingsOf describes the fields of a struct such as Settings. The parameter table is a pointer to
+// the struct. Each Setting.Value points to a field of this struct.
 func SettingsOf(table any) []Setting {
 	var settings []Setting
 	for field, value := range reflect.ValueOf(table).Elem().Fields() {
@@ -79,8 +80,8 @@ func namesIn(names map[string]string, types ...reflect.Type) map[string]string {
 	return names
 }
 
-// RequestName returns the name of a CRD field in requests. If requests lack the field, the name
-// stays.
+// RequestName returns the name that a CRD field has in requests. If requests do not have the field,
+// RequestName returns the argument.
 func RequestName(field string) string {
 	if name := requestNames[field]; name != "" {
 		return name

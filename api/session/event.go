@@ -103,7 +103,8 @@ const (
 	ObservedUpdate = "agent_update"
 	// ObservedNotice is a notice of the session to its user.
 	ObservedNotice = "notice"
-	// ObservedUsage contains only the model's usage at the end of an attempt.
+	// ObservedUsage is recorded at the end of an attempt if no earlier event contains the model's
+	// latest usage. The usage is in Meta.Usage; the event has no other data.
 	ObservedUsage = "usage"
 )
 

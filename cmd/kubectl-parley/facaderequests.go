@@ -128,8 +128,8 @@ func (p *facadeUser) send(ctx context.Context, conversation, action string, args
 const sendAttempts = 3
 
 // lastMessage searches a conversation's last events for the last message with this text, and
-// returns its ID. If no message has this text, it returns the ID of the user's last message,
-// because secrets in the message may be masked.
+// returns its ID. The text in the event may differ, because secrets in it are masked. If no message
+// has this text, lastMessage therefore returns the ID of the user's last message.
 func (p *facadeUser) lastMessage(ctx context.Context, conversation, text string) (id int, err error) {
 	var page struct{ Events []session.Event }
 	err = p.read(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events?reverse=true&limit=100", &page)
@@ -220,7 +220,8 @@ func (p *facadeUser) state(ctx context.Context, conversation string) (stopReason
 	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue"), false
 }
 
-// awaitStart waits until a stopped session has started. It returns false if nothing will start it.
+// awaitStart waits until a stopped session has started. It returns false if nothing will start the
+// session: if p.asleep is nil or returns false.
 func (p *facadeUser) awaitStart(ctx context.Context, conversation string) bool {
 	if p.asleep == nil {
 		return false

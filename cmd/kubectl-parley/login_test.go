@@ -17,7 +17,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/openid"
 )
 
-// personFacade is a stub of the facade for people with several settings. It does not verify tokens.
+// personFacade is a stub of the facade. It has one person, who owns two UserSettings, and accepts
+// every token and key.
 type personFacade struct {
 	*httptest.Server
 	issuer *openid.Device
@@ -88,7 +89,8 @@ func noCluster(t *testing.T) string {
 	return file
 }
 
-// asPerson runs a command without a cluster.
+// asPerson runs a command that can reach this facade but no cluster. If the command prints a token,
+// the test fails.
 func (f *personFacade) asPerson(t *testing.T, args ...string) (output string, err error) {
 	t.Helper()
 	r := runAsync(t, noCluster(t), "default", append(args, "--facade="+f.URL)...)

@@ -32,8 +32,8 @@ type webhookOptions struct {
 }
 
 // certificate is the webhook's certificate. It watches the Secret that the rotator or cert-manager
-// writes, and keeps the key only in memory. A mounted volume would get a new certificate about a
-// minute later.
+// writes, and keeps the key only in memory. It does not read the Secret from a mounted volume,
+// because the volume would contain a new certificate only about a minute later.
 type certificate struct {
 	options webhookOptions
 	secret  types.NamespacedName
@@ -142,7 +142,8 @@ func (c *certificate) load(secret *corev1.Secret) error {
 		}
 		return nil
 	}
-	// The rotator waits for this file before it makes the API server trust the certificate.
+	// The rotator closes c.trusted only after this file exists and the webhook's configuration
+	// contains the CA.
 	return os.WriteFile(filepath.Join(c.options.certDir, corev1.TLSCertKey), public, 0o600)
 }
 

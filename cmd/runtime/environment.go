@@ -28,8 +28,9 @@ type environment struct {
 	image []string
 }
 
-// children returns the environment of the agent and the tool servers. This process's variables take
-// precedence over the image's variables. This process itself does not have the image's variables.
+// children returns the environment of the agent and the tool servers: the image's variables and
+// this process's variables, which take precedence. The image's variables come from e.image, because
+// TakeImage removed them from this process's environment.
 func (e *environment) children() []string { return append(slices.Clone(e.image), os.Environ()...) }
 
 func readEnvironment() environment {

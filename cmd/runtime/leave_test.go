@@ -45,7 +45,7 @@ func kept(t *testing.T, p *pod) archivetest.Store {
 	return store
 }
 
-func TestTheDeletionOfTheConversationIsNotAnError(t *testing.T) {
+func TestASessionOfADeletedConversationEndsWithoutAnError(t *testing.T) {
 	t.Parallel()
 	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true")})
 	kept(t, p)

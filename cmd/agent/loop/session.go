@@ -21,7 +21,7 @@ type Client interface {
 	Call(ctx context.Context, method string, params, result any) error
 }
 
-// Options are the same for all sessions of the program.
+// Options apply to all sessions of the program. Options.with adapts them to one session.
 type Options struct {
 	// Home is the directory in which sessions are stored.
 	Home string
@@ -46,8 +46,8 @@ type Options struct {
 	Clock Clock
 }
 
-// Options.with returns the options of one session. It enables the extensions that the client
-// requests in meta.
+// Options.with returns the options of one session. If the client sets acp.MetaAsks in meta, the
+// agent asks before each action.
 func (o Options) with(meta acp.Meta) Options {
 	asks, _ := meta[acp.MetaAsks].(bool)
 	o.Confirm = o.Confirm || asks

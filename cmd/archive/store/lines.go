@@ -15,7 +15,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// bufferSize limits the memory for a line, in bytes, because there may be many slow readers.
+// bufferSize is the size of the buffer for a line, in bytes. Longer lines are read in parts. This
+// limits the memory if many slow clients read at the same time.
 const bufferSize = 64 << 10
 
 var newline = []byte("\n")

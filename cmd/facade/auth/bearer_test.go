@@ -115,7 +115,7 @@ func TestOnlyServiceAccountsAuthenticateWithKubernetesTokens(t *testing.T) {
 	}
 }
 
-func TestTheNumberOfVerifiedTokensIsBounded(t *testing.T) {
+func TestTheNumberOfVerifiedTokensInMemoryIsBounded(t *testing.T) {
 	tokens := NewTokens(nil, &reviewer{})
 	for i := range 2 * maxTokens {
 		tokens.remember([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, Credential{}, nil)
@@ -223,7 +223,7 @@ func TestSettingsThatAreBeingDeletedCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestOnlyTrustedProxiesReportTheClientsAddress(t *testing.T) {
+func TestTheClientsAddressIsReadOnlyFromHeadersOfTrustedProxies(t *testing.T) {
 	proxies, err := ParseProxies("10.0.0.0/8")
 	if err != nil {
 		t.Fatal(err)

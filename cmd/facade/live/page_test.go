@@ -65,7 +65,7 @@ func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 	}
 }
 
-func TestAPageOfEventsFromASessionIsReadWithinLimits(t *testing.T) {
+func TestOversizedPagesAreCutOrRefusedAndInvalidPagesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		text string

@@ -10,7 +10,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// A user can choose the image of a session, so the session's responses may be arbitrary.
+// A user can choose the container image of a session, so the session may send any response: for
+// example, an empty page which says that more events follow.
 func TestReadingEventsEndsAtAnEmptyPage(t *testing.T) {
 	t.Parallel()
 	hold := limits.New(limits.Options{}).Hold("ada", limits.Responses)

@@ -131,8 +131,7 @@ func (a *ask) read(body []byte) error {
 	return nil
 }
 
-// withUsage returns a body that also asks for the usage at the end of the stream. Errors are
-// ignored, because the function read has already parsed the body.
+// withUsage returns a copy of the body that also asks for the usage at the end of the stream.
 func (a *ask) withUsage() []byte {
 	options := map[string]json.RawMessage{}
 	maps.Copy(options, a.options)
@@ -140,7 +139,8 @@ func (a *ask) withUsage() []byte {
 	return a.with("stream_options", options)
 }
 
-// ask.with returns a copy of the body in which the named field has this value.
+// ask.with returns a copy of the body in which the named field has this value. It ignores errors,
+// because ask.read has already parsed the body.
 func (a *ask) with(name string, value any) []byte {
 	fields := map[string]json.RawMessage{}
 	_ = json.Unmarshal(a.body, &fields)
@@ -192,9 +192,9 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 
 var errMemoryLimit = errors.New("the memory for requests is full")
 
-// incoming is a request body. A read fails at once if the requests in memory have reached their
-// limit. It does not wait for free memory, because the server notices a disconnected agent only
-// after the body is read.
+// incoming is a request body. If the requests in memory have reached their limit, a read fails at
+// once and does not wait for free memory. The agent could disconnect during such a wait, and the
+// server would not notice it, because the body is not yet read completely.
 type incoming struct {
 	body     io.Reader
 	control  *http.ResponseController
@@ -214,8 +214,9 @@ func (i *incoming) Read(text []byte) (int, error) {
 	return n, err
 }
 
-// readAll reads the body. After an error, the deadline stays. The server still reads the rest of
-// the body before it closes the connection, and that read must not block.
+// readAll reads the body, and then removes the read deadline. After an error, it does not remove
+// the deadline: the server still reads the rest of the body before it closes the connection, and
+// that read must not block.
 func (i *incoming) readAll() ([]byte, error) {
 	body, err := io.ReadAll(i)
 	if err == nil {

@@ -92,7 +92,8 @@ func (e *endpoint) url(call route, query string) *url.URL {
 	path := strings.TrimRight(target.EscapedPath(), "/")
 	switch {
 	case call.wire == anthropic:
-		// Anthropic's SDK expects a base URL without the version and adds the version itself.
+		// A base URL for Anthropic's SDK does not contain /v1, because the SDK adds it. Add it
+		// here, unless the base URL already ends with it.
 		path = strings.TrimSuffix(path, "/v1") + "/v1"
 	case call.wire == google:
 		path, query = googleBase(path), googleQuery(query)

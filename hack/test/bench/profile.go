@@ -30,8 +30,8 @@ import (
 func init() { go func() { panic(http.ListenAndServe(%q, nil)) }() }
 `
 
-// buildProfiled builds a manager that serves profiles, and links the facade into the same
-// directory.
+// buildProfiled builds a manager that serves profiles, and makes its directory the new BinDir. It
+// also links the facade into this directory, because both programs are started from BinDir.
 func (b *bed) buildProfiled(ctx context.Context, bin string) error {
 	facade, err := filepath.Abs(filepath.Join(bin, parley.Facade))
 	if err != nil {

@@ -57,7 +57,8 @@ func attemptKey(name string, attempt int32) string {
 	return fmt.Sprintf("%s/%d", name, max(1, attempt))
 }
 
-// watchRunning records each attempt that is RUNNING, and each bare pod that is ready.
+// watchRunning records when each attempt is RUNNING. It also records when each pod is ready,
+// because bare pods, which belong to no session, have no attempts.
 func (t *t) watchRunning(namespace string) *moments {
 	m := newMoments()
 	for _, list := range []client.ObjectList{&v1alpha1.ConversationList{}, &corev1.PodList{}} {
