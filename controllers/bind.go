@@ -37,8 +37,8 @@ const (
 var (
 	// errRefused says that a warm pod refused the session for good.
 	errRefused = errors.New("the warm pod refused the session")
-	// errNoKey says that no Secret contains the key of the warm pod. A pod that never ran the
-	// session is then replaced.
+	// errNoKey says that no valid Secret contains the key of the warm pod. If the session has not
+	// run in the current attempt, this error counts as a refusal, and the pod is replaced.
 	errNoKey = errors.New("the key of the warm pod is missing")
 )
 
@@ -111,8 +111,8 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 	if before.restarts == restarts {
 		calls = before.calls
 	}
-	// Only the first call waits until the session is ready. Otherwise slow sessions could use up
-	// maxCalls.
+	// Only the first call to a process waits until the session is ready, and only while few calls
+	// run. If every call waited, slow sessions could occupy all maxCalls slots.
 	wait, timeout := calls == 0 && !r.calls.Busy(), shortTimeout
 	if wait {
 		timeout = bindTimeout

@@ -114,7 +114,8 @@ func TestLifecycleChangesNeedNoAccessToSecrets(t *testing.T) {
 	expectWarnings(t, unprivileged)
 }
 
-// A user must not gain access by resuming a session after its settings got new Secrets.
+// A resumed session gets the Secrets that its UserSettings name now. A user without access to them
+// must not get access through the session.
 func TestRestartingASessionNeedsAccessToItsSecrets(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "theirs"))
@@ -163,7 +164,7 @@ func TestUnchangedFieldsAreNotChecked(t *testing.T) {
 	}
 }
 
-func TestAddingAnImmutableFieldIsRefused(t *testing.T) {
+func TestAnImmutableFieldCannotBeSetLater(t *testing.T) {
 	old := &v1alpha1.Conversation{Spec: v1alpha1.ConversationSpec{UserSettingsName: "default"}}
 	url := "nowhere"
 	changed := old.DeepCopy()

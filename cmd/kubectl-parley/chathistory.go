@@ -16,7 +16,8 @@ func (c *chat) locateHistory(ctx context.Context, user *facadeUser, name string)
 	for {
 		c.mu.Lock()
 		if c.unconfirmed == 0 && !c.isLocated() {
-			// While c.mu is locked, no message is sent.
+			// No message is being sent, and none can be sent while c.mu is locked. All events so
+			// far therefore belong to the history.
 			last, err := user.lastEvent(ctx, name)
 			if err != nil {
 				last = -1

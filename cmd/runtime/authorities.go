@@ -25,11 +25,13 @@ var imageAuthorities = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// The function trust makes this process and its children also trust the authorities in bundle. Most
-// environment variables for authorities name a file that replaces the program's own list. That file
-// therefore also contains the image's authorities. NODE_EXTRA_CA_CERTS adds to Node's own list. If
-// the image sets SSL_CERT_FILE, the children also trust the authorities in the image's file. This
-// process does not.
+// The function trust makes this process and its children trust the authorities in bundle, in
+// addition to the authorities of the container image. Most of the variables name a file that
+// replaces a program's own list, so that file contains both. Node adds the authorities in
+// NODE_EXTRA_CA_CERTS to its own list, so that file contains only bundle.
+//
+// If the image sets SSL_CERT_FILE, the children trust the authorities in the file that the image
+// names, instead of those in imageAuthorities. This process does not read the file of the image.
 func trust(bundle, home string, image []string) error {
 	if bundle == "" {
 		return nil

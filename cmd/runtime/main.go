@@ -36,7 +36,7 @@ func command(args []string) (code int, err error) {
 	case len(args) == 1 && args[0] == "run":
 		return runSession()
 	case len(args) >= 3 && args[0] == process.ConfineCommand:
-		// Only this thread is confined, so it must also execute the program.
+		// Become confines only the current thread. The same thread must then execute the program.
 		runtime.LockOSThread()
 		return exitCannotRun, process.Become(args[1], args[2:])
 	case len(args) == 2 && args[0] == "install":

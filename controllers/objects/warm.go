@@ -127,8 +127,9 @@ func (w *WarmPods) Pod() *corev1.Pod {
 	return pod
 }
 
-// Secret returns the Secret with the key of a warm pod, signed with the first key. The pod waits
-// for its Secret.
+// Secret returns the Secret of a warm pod. The pod's container cannot start without it. The Secret
+// contains a new random key, with which the manager later encrypts a session's data for this pod.
+// The parameter keys contains the manager's own keys; the first of them signs the Secret.
 func (w *WarmPods) Secret(pod *corev1.Pod, keys ...[]byte) (*corev1.Secret, error) {
 	key := make([]byte, session.BindKeySize)
 	_, _ = rand.Read(key) // never fails
@@ -142,8 +143,9 @@ func (w *WarmPods) Secret(pod *corev1.Pod, keys ...[]byte) (*corev1.Secret, erro
 	return secret, sign(secret, signedPod(pod), keys...)
 }
 
-// signedPod returns the identity of a warm pod in the MAC of its Secret. The identity includes the
-// class and the template, because other users may change the labels of the pod.
+// signedPod identifies a warm pod in the MAC of the pod's Secret. Other users may change the pod's
+// labels for the class and the template. The result therefore contains these labels: after such a
+// change, the MAC is invalid.
 func signedPod(pod *corev1.Pod) types.UID {
 	return types.UID(string(pod.UID) + "/" + pod.Labels[v1alpha1.LabelSessionClass] + "/" + pod.Labels[v1alpha1.LabelWarm])
 }
@@ -194,15 +196,15 @@ func ClaimIn(annotations map[string]string) *Claim {
 	return &Claim{name, types.UID(uid)}
 }
 
-// AddClaim adds the claim of a warm pod to a session's new Secret, and signs the Secret with the
-// first key.
+// AddClaim records in a session's new Secret that the session claims a warm pod. It signs the
+// Secret again, with the first of the manager's keys.
 func AddClaim(secret *corev1.Secret, conversation types.UID, claim Claim, keys ...[]byte) error {
 	secret.Annotations[v1alpha1.AnnotationPod] = claim.Name + "/" + string(claim.UID)
 	return sign(secret, conversation, keys...)
 }
 
-// RemoveClaim removes the claim from a session's new Secret, and signs the Secret with the first
-// key.
+// RemoveClaim removes the claim from a session's new Secret. It signs the Secret again, with the
+// first of the manager's keys.
 func RemoveClaim(secret *corev1.Secret, conversation types.UID, keys ...[]byte) error {
 	delete(secret.Annotations, v1alpha1.AnnotationPod)
 	return sign(secret, conversation, keys...)

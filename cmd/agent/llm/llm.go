@@ -79,9 +79,9 @@ type Request struct {
 	System   string
 	Messages []Message
 	Tools    []Tool
-	// Window is the model's context window in tokens; 0 if it is unknown. An answer may use at most
-	// a fifth of the window. The APIs reject a request if the longest allowed answer would not fit
-	// into the window.
+	// Window is the model's context window in tokens; 0 if it is unknown. The window must have room
+	// for the request and for the longest allowed answer, else the API rejects the request. Answers
+	// are therefore limited to a fifth of the window.
 	Window int
 }
 

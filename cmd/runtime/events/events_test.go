@@ -205,7 +205,7 @@ func TestAStreamResumesAfterTheLastEventID(t *testing.T) {
 	}
 }
 
-func TestAStreamWithATooLargeIDGetsNewEvents(t *testing.T) {
+func TestAClientAheadOfTheJournalGetsOnlyNewEvents(t *testing.T) {
 	takes, server, _ := serve(t)
 	if err := takes.Message("x", nil, ""); err != nil {
 		t.Fatal(err)
@@ -376,7 +376,8 @@ func TestPostedEventsAreValidated(t *testing.T) {
 		}
 	}
 	takes.refuse = nil
-	// The event contains the text twice, and JSON needs six bytes for each "<".
+	// The message has 1.5 MiB, but its event has 18 MiB: the event contains the text twice, and
+	// JSON encodes each "<" as six bytes.
 	if code, text := post(`{"action":"message","args":{"content":"` + strings.Repeat("<", 3<<19) +
 		`"}}`); code != http.StatusRequestEntityTooLarge || !strings.Contains(text, "at most 16 MiB") {
 		t.Errorf("a message that grows too large gets %d %s", code, text)

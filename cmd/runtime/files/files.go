@@ -267,7 +267,8 @@ func refuse(w http.ResponseWriter, err error) {
 		reply.JSON(w, http.StatusNotFound, map[string]string{"error": "Not a git repository"})
 		return
 	}
-	// os.Root refuses paths out of the root, even through links. Its error has no type of its own.
+	// os.Root refuses links that lead out of the root. Only the text of its error tells this
+	// refusal from other errors.
 	if failed, ok := errors.AsType[*fs.PathError](err); ok && strings.Contains(failed.Err.Error(), "escapes") {
 		err = errOutside
 	}

@@ -24,7 +24,8 @@ var (
 	ErrSnapshotTooLarge = errors.New("the snapshot is too large for the archive, or the user's storage limit is reached")
 )
 
-// Final reports whether the archive will also refuse every further snapshot of this attempt.
+// Final reports whether an error is permanent: the archive will refuse every snapshot of this
+// attempt.
 func Final(err error) bool {
 	return errors.Is(err, ErrGone) || errors.Is(err, ErrOtherSnapshot) ||
 		errors.Is(err, errRefused) && !errors.Is(err, ErrSnapshotTooLarge)

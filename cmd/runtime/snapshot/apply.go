@@ -139,8 +139,8 @@ func readJSON(from io.Reader, into any) error {
 	return nil
 }
 
-// prepare makes the clone ready for the snapshot's objects. If the snapshot contains all files of
-// the clone, prepare removes the clone.
+// prepare fetches the commits that the snapshot needs into the fresh clone. If the snapshot itself
+// contains all files of the clone, prepare deletes the fresh clone instead.
 func (a *applier) prepare(ctx context.Context) error {
 	repository := a.state.Repository
 	switch {
@@ -202,7 +202,7 @@ func (a *applier) checkOut() error {
 	}
 	root := a.roots[inClone]
 	if stash := a.state.Repository.Refs[stashRef]; stash != "" {
-		// git finds stashes only through the reflog of refs/stash.
+		// Write a reflog of refs/stash, because git finds stashes only there.
 		line := fmt.Sprintf("%s %s Parley <parley> %d +0000\trestored\n", plumbing.ZeroHash, stash, time.Now().Unix())
 		err := errors.Join(root.MkdirAll(path.Dir(stashLog), 0o755), root.WriteFile(stashLog, []byte(line), 0o644))
 		if err != nil {

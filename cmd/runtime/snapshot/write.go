@@ -128,8 +128,9 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 		header.Typeflag, header.Linkname = tar.TypeSymlink, target
 		return w.WriteHeader(header)
 	}
-	// The agent may have replaced the file with a named pipe or a link. An os.Root follows no link out
-	// of its directory.
+	// The agent may have replaced the file with a named pipe or a link. With these flags, opening a
+	// pipe does not block, and opening a link fails. If the agent replaced a directory of the path
+	// with a link, root does not follow the link out of its own directory.
 	opened, err := root.OpenFile(f.name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return c.omit(f)
@@ -151,7 +152,8 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 	return nil
 }
 
-// omit records that a file cannot be read. This is not an error.
+// omit records that the snapshot lacks a file that cannot be read. The snapshot continues, so omit
+// always returns nil.
 func (c *content) omit(f file) error {
 	c.omitted = append(c.omitted, f.name)
 	return nil

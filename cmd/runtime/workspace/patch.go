@@ -67,7 +67,8 @@ func (p filePatch) IsBinary() bool                { return p.binary }
 func (p filePatch) Chunks() []diff.Chunk          { return p.chunks }
 
 func (p filePatch) Files() (from, to diff.File) {
-	// A nil *fileState in an interface would not be nil.
+	// A missing file must be a nil interface. An interface that contains a nil *fileState is not
+	// nil.
 	if p.from != nil {
 		from = p.from
 	}

@@ -49,7 +49,7 @@ func runBriefly(t *testing.T, o options) {
 	}
 }
 
-func TestKeysAreFoundInAnyEncodingAndPosition(t *testing.T) {
+func TestLeakedKeysAreFoundAnywhereInPlainTextAndBase64(t *testing.T) {
 	for _, text := range []string{
 		"before " + canary + "-1 after",
 		`{"data":{"key":"c2stY2hhb3NjYW5hcnk3LWtleS0x"}}`,

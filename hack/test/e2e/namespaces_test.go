@@ -19,7 +19,7 @@ func runInNamespaces(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	// If a flag occurs twice, its last value counts.
+	// The flags added here replace equal flags in os.Args, because the last value of a flag counts.
 	cmd := exec.Command(self, append(os.Args[1:], "--stage="+stageInit, "--state="+o.state)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{

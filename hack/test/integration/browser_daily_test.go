@@ -261,7 +261,7 @@ func TestThePageNotifiesTheUserWhileItIsHidden(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageAddsALineOnEnterOnPhones(t *testing.T) {
+func TestTheEnterKeyAddsALineOnPhones(t *testing.T) {
 	f := newStubFacade(t)
 	f.emit(session.StateChange(session.StateAwaiting, ""))
 	b := f.opens(t, "#/c/c")

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// processesIn returns the processes of the session whose pod has this directory. The runtime is the
-// child of the supervisor, and the agents are all descendants of the runtime.
+// processesIn returns the processes of the session whose pod has this directory. The only child of
+// the supervisor is the runtime. agents contains all descendants of the runtime.
 func processesIn(t *testing.T, dir string) (supervisor int, agents []int) {
 	t.Helper()
 	children := map[int][]int{}
