@@ -99,8 +99,9 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	c := o.Conversation
 	o.Storing = lifecycle.UntilStored(c, o.Now) > 0
 	if refusal := r.memory.get(c).currentRefusal(c); refusal != nil && o.Now.Sub(refusal.last) < minRetryDelay {
-		// The refusal is written to the status, and each status write requeues the session. Without
-		// this pause, refused sessions would pass a slot back and forth endlessly.
+		// A refusal is written to the status, and each status write requeues the session. Without
+		// this pause, the session would at once retry, take the free slot, be refused again, and
+		// free the slot for the next refused session. This would never end.
 		return &prepared{paused: true, blocked: blockerOf(refusal.err)}, nil
 	}
 	inputsFirst := o.Storing || !o.SettingsExist || lifecycle.LacksInputs(c.Status)

@@ -35,8 +35,8 @@ func parseAgents(catalogue *corev1.ConfigMap) map[string]catalogueAgent {
 	return agents
 }
 
-// agent returns the catalogue entry that the settings name, or the default entry; nil if there is
-// no default.
+// agent returns the catalogue entry of the agent in the settings. If the settings contain no agent,
+// it returns the default entry, or nil if the catalogue has no default entry.
 func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (*session.Agent, *lifecycle.Blocker,
 	error) {
 	catalogue, err := operatorObject(ctx, g, "ConfigMap", g.options.AgentsConfigMap, &corev1.ConfigMap{}, parseAgents)

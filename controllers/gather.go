@@ -81,8 +81,9 @@ func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	// Deleting settings ends their sessions, even if the settings are created again at once. The
-	// UID in the status may be outdated until the session runs.
+	// Deleting settings ends their sessions, even if settings with the same name are created at
+	// once. The new settings have another UID. The UIDs are compared only after the session ran in
+	// the current attempt, because the UID in the status may be outdated before.
 	recreated := lifecycle.Ran(c.Status) && c.Status.StopTime == nil && c.Status.SettingsUID != "" &&
 		c.Status.SettingsUID != settings.UID
 	if !c.BelongsTo(settings) || recreated {
@@ -115,8 +116,8 @@ func (g *gatherer) gatherClass(ctx context.Context, o *gathered, settings *v1alp
 	case started != nil:
 		o.ClassBounds = lifecycle.RecordedBounds(started)
 	case o.Pod == nil && !o.SettingsExist && c.Spec.SessionClassName == nil:
-		// The class is unknown, because only the settings could name it and the settings are
-		// missing. The TTLs of the class are therefore unknown too.
+		// The class is unknown: only the settings could name it, and they are missing. Use the
+		// default class, but without its TTLs, because the real class may have longer ones.
 		o.ClassBounds = class.Bounds()
 		o.ClassBounds.TTL, o.ClassBounds.WorkspaceTTL = nil, nil
 	default:

@@ -119,7 +119,8 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if slimcache.Truncated(settings) {
-		// Secrets that the truncated settings do not name must not be pruned.
+		// The cache truncated these settings, so references to Secrets may be missing. Read the
+		// complete settings, so that no Secret in use is pruned.
 		settings = &v1alpha1.UserSettings{}
 		if err := r.live.Get(ctx, req.NamespacedName, settings); err != nil || settings.DeletionTimestamp != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -143,8 +144,9 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	err = r.writeStatus(ctx, settings, lifecycle.NewSettingsStatus(settings, key, blockers))
 	if apierrors.IsConflict(err) {
-		// The cache is stale. The predicate may drop the next event of the cache, so requeue with a
-		// delay.
+		// The cached settings are stale. The event of their newer version may not cause a
+		// reconcile, because the predicate drops events that leave the generation unchanged.
+		// Therefore, retry after a delay.
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
 	return reconcile.Result{RequeueAfter: pruneIn}, err

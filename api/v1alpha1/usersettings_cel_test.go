@@ -175,7 +175,8 @@ func expectUnobserved(t *testing.T, o *unstructured.Unstructured) {
 	}
 }
 
-// userSettingsFields maps each field of the settings over HTTP to the spec.
+// userSettingsFields lists the fields of the settings: the name in the HTTP API (document), the
+// name in the spec of UserSettings (field), and an example value.
 var userSettingsFields = []struct{ document, field, value string }{
 	{"language", "language", "zh-CN"},
 	{"agent", "agent", "coder"},

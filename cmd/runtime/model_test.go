@@ -190,7 +190,7 @@ func TestAChangedModelAnswersTheNextMessage(t *testing.T) {
 	}
 }
 
-func TestACorrectedKeyKeepsTheAgentRunning(t *testing.T) {
+func TestTheAgentKeepsRunningAfterTheModelKeyIsCorrected(t *testing.T) {
 	t.Parallel()
 	const key = "sk-rotated-0123456789"
 	model := newKeyedModel(t, secretValues[session.LLMAPIKeyFile], calls(bash("sleep 300 & echo $! > background")),
@@ -216,7 +216,7 @@ func TestACorrectedKeyKeepsTheAgentRunning(t *testing.T) {
 	p.wantsNowhere(t, key)
 }
 
-func TestTheFailureIsClearedAfterAModelIsSet(t *testing.T) {
+func TestTheArchivedFailureIsClearedAfterAModelIsSet(t *testing.T) {
 	t.Parallel()
 	model := newKeyedModel(t, secretValues[session.LLMAPIKeyFile], says("Hello."), says("And hello."))
 	p := modelPod(t, model, func(d *session.Document) { d.Settings.LLMModel, d.Agent.NeedsModel = nil, true })

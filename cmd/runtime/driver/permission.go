@@ -111,9 +111,9 @@ func (d *Driver) approvedEarlier(id, label string, approval int) session.Event {
 	return notice
 }
 
-// restoreRecorded sets a call's flags from the history; d.mu is held. The call is a new action if
-// its ID belongs to a finished call, or if it differs from the recorded action. The user must then
-// see the new action.
+// restoreRecorded sets a call's flags from the history. The call counts as a new action if its ID
+// belongs to a finished call or, in confirmation mode, if it differs from the action that the user
+// saw. A new action gets its own event, so that the user sees it. d.mu is held.
 func (d *Driver) restoreRecorded(c *call, question string) {
 	_, recorded := d.history.actions[c.ID]
 	before, asked := d.history.questions[c.ID]

@@ -41,7 +41,8 @@ func (p *Proxy) rewriteAction(action map[string]any) {
 		return
 	}
 	headers, _ := action["header"].(map[string]any)
-	// Remove headers that contain the token, even for transfers to another host.
+	// Remove each header that contains a secret of the session, such as the token. This also
+	// applies to transfers to other hosts.
 	maps.DeleteFunc(headers, func(_ string, value any) bool {
 		text, _ := value.(string)
 		return p.options.Mask(text) != text

@@ -65,8 +65,9 @@ type account struct {
 
 	mu       sync.Mutex
 	sequence int64
-	// lines contains the costs of this process. known contains the costs that the archive has
-	// acknowledged. A line without a day belongs to the day of the first grant.
+	// lines contains the costs of this process, for each day and model. known contains the costs
+	// that the archive has acknowledged. Before the first grant, the day is unknown, and the day in
+	// the key is empty. The first grant sets it.
 	lines map[lineKey]*costLine
 	known map[lineKey]session.SpentLine
 	// day is the day of the last grant. days contains this day, and each earlier day for which the
@@ -184,7 +185,8 @@ func (a *account) take(e *entry, highest session.Dollars) bool {
 	return true
 }
 
-// renew schedules a report if the last grant is old. The answer contains the archive's current day.
+// renew schedules a report if there is no grant yet or if the last grant is old. The archive's day
+// may have changed since then, and the answer to the report contains the current day.
 func (a *account) renew() {
 	if a.ledger != nil && (a.day == "" || time.Since(a.grantedAt) > dayTimeout) {
 		a.schedule(0)

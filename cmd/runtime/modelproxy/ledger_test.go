@@ -353,7 +353,7 @@ func TestCallsDoNotWaitForTheArchiveIfThereIsNoLimit(t *testing.T) {
 	}
 }
 
-func TestASpendingLimitNeedsThePricesOfTheModel(t *testing.T) {
+func TestCallsWithAnUnknownPriceAreRefusedIfThereIsASpendingLimit(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: session.Dollar})
 	up := newUpstream(t, answerJSON(chatAnswer))
@@ -566,7 +566,7 @@ func TestCostsCountForTheDayOfTheReservation(t *testing.T) {
 // Another session has a higher limit and reserves more than this session's limit. The archive
 // therefore refuses a background report of this session. If a call begins before the refusal
 // arrives, its cost must stay reserved.
-func TestACallDuringAReportStaysReserved(t *testing.T) {
+func TestTheCostOfACallThatBeginsDuringAReportStaysReserved(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: 10 * session.Dollar})
 	raised := bank.claims

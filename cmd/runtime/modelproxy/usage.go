@@ -12,7 +12,8 @@ import (
 
 // Counts is an amount of model usage.
 type Counts struct {
-	// Calls counts the started calls, except calls that failed at the endpoint.
+	// Calls counts the started calls, except calls that failed at the endpoint and calls whose
+	// reservation was refused.
 	Calls int64 `json:"calls"`
 	// Input and Output count tokens. Input does not include tokens that were read from or written
 	// to a cache.
@@ -100,8 +101,9 @@ type entry struct {
 	used     tokens
 	reported *big.Rat
 	hasUsage bool
-	// answered is set if the endpoint may have used tokens. Without reported usage, the call's cost
-	// is then unknown. complete is set if the agent received the whole response.
+	// answered is set if the endpoint may have used tokens, even if no response arrived. If the
+	// endpoint then reports no usage, the call's cost is unknown. complete is set if the agent
+	// received the whole response.
 	answered, complete bool
 	// failed is set if the endpoint failed or the reservation was refused. A failed call does not
 	// count as a call, but its tokens and its cost count.

@@ -18,8 +18,8 @@ import (
 
 const (
 	claimTimeout = 8 * time.Second
-	// maxKillDelay limits the delay between a claim and its kill. Most sessions take longer to
-	// start.
+	// maxKillDelay limits the delay between a session's claim of a warm pod and the kill of a
+	// process. Most sessions take longer to start, so such a kill usually happens during the start.
 	maxKillDelay = 100 * time.Millisecond
 )
 
@@ -81,8 +81,9 @@ func (a *claims) see(deleted bool, object any) {
 	}
 }
 
-// await waits for a new claim, and then for a random time. It reports whether the session has not
-// become RUNNING in the meantime.
+// await waits until a session claims a warm pod, and then for a random time. It returns true if the
+// session is then still not RUNNING. It returns false if the session is RUNNING or was deleted, or
+// if no session claimed a pod in time.
 func (a *claims) await(ctx context.Context, random *rand.Rand) bool {
 	select { // discard an old claim
 	case <-a.made:

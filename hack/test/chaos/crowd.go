@@ -356,7 +356,8 @@ func (c *crowd) print(out io.Writer, r *report) {
 		for _, p := range []int{50, 99} {
 			a, b := percentile(alone, p), percentile(beside, p)
 			ratio, bound := b.Seconds()/a.Seconds(), "-"
-			// The response needs no bound, because the time of a creation includes the response.
+			// The response to a creation needs no bound of its own: its time is part of the time
+			// from the creation to RUNNING, which has a bound.
 			bounded := p == 99 && what != response
 			if bounded {
 				bound = fmt.Sprint(maxRatio)

@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// This many people sign in for the first time, atOnce of them at the same time.
+	// people is the number of people who sign in for the first time. atOnce limits how many of them
+	// sign in at the same time.
 	people, atOnce = 200, 16
 	// maxActions limits the number of commands that the administrator needs.
 	maxActions = 10
