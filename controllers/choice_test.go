@@ -43,7 +43,8 @@ func TestASessionKeepsTheModelOfItsConversation(t *testing.T) {
 	}
 	change(t, llm, func(s *corev1.Secret) { s.Data["key"] = []byte("sk-second") })
 	archive.awaitModel(t, own, "a/own", "sk-second")
-	// The key of another provider is never sent with the session's own model.
+	// The settings get a model and a key of provider b. The session's own model is of provider a,
+	// so the manager must not send the new key to this session.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("b/three") })
 	change(t, llm, func(s *corev1.Secret) { s.Data["key"] = []byte("sk-of-b") })
 	archive.awaitModel(t, free, "b/three", "sk-of-b")
@@ -58,7 +59,8 @@ func TestASessionKeepsTheModelOfItsConversation(t *testing.T) {
 	if got := archive.sentModel(t, own); got.Model != "a/own" || got.Key != "sk-second" {
 		t.Errorf("the session with its own model was sent %s, with the new key: %v", got.Model, got.Key == "sk-of-b")
 	}
-	// With a base URL, all models of the settings have the same host, so the new key is sent.
+	// With a base URL, the calls of all models go to the same host, so the manager may now send the
+	// new key to this session.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMBaseURL = ptr.To("https://llm.example.com") })
 	archive.awaitModel(t, own, "a/own", "sk-of-b")
 }

@@ -101,8 +101,8 @@ func orZero[T any](value *T) (zero T) {
 	return *value
 }
 
-// structure parses an object with readFields(). It refuses all other fields, because they would
-// have no effect.
+// structure returns a parser for an object. The parser reads the known fields with readFields(). It
+// refuses every field that readFields() does not read, because the field would have no effect.
 func structure[T any](readFields func(*object) T) parser[T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (value T, ok bool) {
 		o := d.object(loc, raw)

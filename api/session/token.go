@@ -42,7 +42,8 @@ const TurnsSubject = "manager"
 // a session, the attempt and the payer of the session.
 type Claims struct {
 	Audience string `json:"aud"`
-	// UID is the UID of the Conversation, TurnsSubject or UsageSubject.
+	// UID is the subject of the token. It is the UID of a Conversation, or one of the constants
+	// TurnsSubject and UsageSubject.
 	UID string `json:"sub"`
 	// Expires is the time of expiry in seconds since 1970.
 	Expires int64 `json:"exp"`
@@ -92,10 +93,10 @@ func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.
 	return nil
 }
 
-// VerifyArchiveToken checks that a text contains a valid token for AudienceArchive. It returns the
-// claims of that token. If the text also contains a token for AudienceAttempt with a later attempt,
-// the returned claims contain the later attempt. An attempt of zero means that the token for
-// AudienceArchive names no attempt.
+// VerifyArchiveToken returns the claims of the token for AudienceArchive in a text. If this token
+// has an attempt and the text also contains a token for AudienceAttempt, the returned claims
+// contain the later attempt and the later expiry of the two tokens. VerifyArchiveToken returns an
+// error if the text contains no token for AudienceArchive, or if these claims have expired.
 func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (Claims, error) {
 	claims, found := findToken(keys, text, AudienceArchive, uid)
 	if claims.Attempt > 0 {

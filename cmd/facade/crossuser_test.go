@@ -34,7 +34,7 @@ func userCalls(t *testing.T) (all []call) {
 	return append(all, call{"GET", "/socket.io/?EIO=4&transport=websocket&conversation_id={id}"})
 }
 
-// ask sends a request that openapi.yaml need not document.
+// ask sends a request. Unlike do, it does not check whether openapi.yaml documents the response.
 func (p *person) ask(t *testing.T, c call, headers ...string) (int, string) {
 	t.Helper()
 	path := strings.NewReplacer("{id}", "talk", "{name}", "x").Replace(c.path)

@@ -114,7 +114,8 @@ func (s *start) restart(ctx context.Context, c *cluster, conv *v1alpha1.Conversa
 			return err
 		}
 	}
-	// A session that has ended needs a new restartAt, even if it was suspended after its end.
+	// A session that a suspension stopped resumes when suspend becomes false. A session that ended
+	// for another reason needs a new restartAt, even if it was suspended after its end.
 	if conv.Status.State == v1alpha1.StateStopped && conv.Status.Reason != v1alpha1.ReasonSuspended {
 		at := conv.NextRestart(time.Now())
 		return changeSpec(ctx, c, conv, "restartAt", s.force,
@@ -152,7 +153,8 @@ func pendingStart(conv *v1alpha1.Conversation) string {
 		"\nThe Conversation remains; its session starts as soon as it can."
 }
 
-// restartPending reports whether the operator has seen a restart time that is still in the future.
+// restartPending reports whether the operator has seen the restart time, but has not restarted the
+// session yet. The operator waits if the restart time is in the future by its own clock.
 func restartPending(conv *v1alpha1.Conversation) bool {
 	at := conv.Spec.RestartAt
 	return observed(conv) && conv.Status.State == v1alpha1.StateStopped && at != nil && !at.Equal(conv.Status.RestartedAt)

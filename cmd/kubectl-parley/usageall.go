@@ -23,8 +23,8 @@ import (
 const archiveContainer, storeFlag = "archive", "--store="
 
 // namespaceUsage reads the costs in the selected namespace. It runs the archive's program in the
-// archive's pod. The argument system is the namespace of this pod. A user who may run programs in
-// this pod could also read the archive's store.
+// archive's pod. The argument system is the namespace of this pod. The user needs the right to run
+// programs in this pod. With this right, the user could read the whole store of the archive anyway.
 func (c *cluster) namespaceUsage(ctx context.Context, system, month string) (*session.SpendUsage, error) {
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "archive"}

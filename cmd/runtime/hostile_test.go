@@ -44,9 +44,10 @@ type findings struct {
 	// results.
 	Attempts map[int]map[string]string
 	// Answers holds the HTTP statuses of the agent's requests, by address and then by method and
-	// path. The addresses are those on which processes of this user listen.
+	// path. The agent sends requests to all addresses on which processes of its Unix user listen.
 	Answers map[string]map[string]int
-	// Commands maps the process IDs of this user's other processes to their command lines.
+	// Commands maps process IDs to command lines. It contains all processes of the agent's Unix
+	// user, except the agent itself.
 	Commands map[int]string
 	Tools    []string
 	Fetched  bool

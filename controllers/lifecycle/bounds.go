@@ -17,13 +17,15 @@ type Bounds struct {
 	// the session ended. nil means forever.
 	TTL, WorkspaceTTL, EndedPodTTL *time.Duration
 	MaxRestarts                    int32
-	// Limits are the largest lifetimes that the class allows; nil means none.
+	// Limits are the largest lifetimes that the class allows. nil means that the class sets no
+	// limits.
 	Limits *v1alpha1.LifetimeLimits
 }
 
-// For returns the bounds of a session. Values of its spec take precedence over values of its class,
-// up to the limits of the class. Admission usually refuses larger values. However, if the settings
-// are gone, admission may check the limits of another class.
+// For returns the bounds of a session. A value of its spec replaces the value of its class, but
+// cannot exceed the limit of the class. Admission usually refuses a spec that exceeds a limit. But
+// the settings may name the class. If they were deleted, admission checks the limits of the default
+// class instead.
 func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 	limits := ptr.Deref(b.Limits, v1alpha1.LifetimeLimits{})
 	for _, lifetime := range []struct {
@@ -97,7 +99,7 @@ func recordClass(status *v1alpha1.ConversationStatus, o Observation) {
 	status.SessionClass = &v1alpha1.StartedClass{
 		Name: o.ClassName, FirstAttempt: FirstAttempt(before), MaxRestarts: b.MaxRestarts,
 		TTLAfterStopped: optional(b.TTL), WorkspaceTTL: optional(b.WorkspaceTTL), EndedPodTTL: optional(b.EndedPodTTL),
-		// Parley 0.1.0 neither set LabelProtocol nor signed Secrets.
+		// The Secret is not signed if Parley 0.1.0 created the pod. Such a pod lacks LabelProtocol.
 		Max: b.Limits, SignedSecret: o.Pod.Labels[v1alpha1.LabelProtocol] != "",
 	}
 	if b.StartDeadline != 0 {

@@ -22,7 +22,7 @@ import (
 // Service manages the conversations of all users.
 type Service struct {
 	Cluster cluster.API
-	// unknown counts the running deletions by abandonUnknown.
+	// unknown is the number of deletions that abandonUnknown is running now.
 	unknown atomic.Int64
 }
 
@@ -50,11 +50,12 @@ func own(ctx context.Context, u *auth.User, id string, find func(context.Context
 	return c, nil
 }
 
-// Find reads a conversation of the user from the cache.
+// Find reads a conversation of the user from the cache, or from the API server if the cache lacks
+// it.
 func (s *Service) Find(ctx context.Context, u *auth.User, id string) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.CachedConversation)
 	if errors.Is(err, notFound) {
-		// Another facade may have created the conversation a moment ago.
+		// The cache may still lack a conversation that another facade has just created.
 		c, err = own(ctx, u, id, s.Cluster.Conversation)
 	}
 	return c, err

@@ -47,7 +47,7 @@ func complaints(t *testing.T, w *httptest.ResponseRecorder) (list []string) {
 	return list
 }
 
-func TestErrorsContainTheFieldOfTheRequest(t *testing.T) {
+func TestErrorsNameTheInvalidFieldOfTheRequest(t *testing.T) {
 	secrets := field.NewPath("spec", "secretsStore")
 	secret, token := secrets.Child("customSecrets").Index(0), secrets.Child("providerTokens").Index(0)
 	for _, c := range []struct {
@@ -151,8 +151,8 @@ func (c *lossyCluster) DeleteConversation(context.Context, *v1alpha1.Conversatio
 	return nil
 }
 
-// The facade may have created the conversation although the client got an error and never received
-// the ID.
+// The facade creates a conversation, but cannot complete it. The client gets an error and never
+// receives the ID, so the facade must delete the conversation.
 func TestUnacknowledgedConversationsAreDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &lossyCluster{}

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 )
 
-// The agent restarts between two turns only if its input changed. After the restart, it loads its
-// session or receives the history as text.
+// The agent restarts between two turns if the model changed, but not if only the key changed. After
+// the restart, it loads its session or receives the history as text.
 func TestAnAgentKeepsItsContextAfterAModelChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -10,7 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The comparison of a large repository may take too long. The journal must not wait for it.
+// The final report lists the changes in the repository. If the repository is large, the search for
+// changes may use most of the time that the session has left. The journal must not wait for it.
 func TestTheJournalIsArchivedBeforeTheFinalReport(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-func TestBaseURLsAreJoinedAsInTheSDKs(t *testing.T) {
+func TestBaseURLsAndPathsAreJoinedAsInTheSDKs(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	for _, c := range []struct{ base, model, path, want string }{
 		{"", "openai/gpt", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"},
@@ -230,7 +230,7 @@ func TestErrorsOfTheProviderAreForwarded(t *testing.T) {
 	}
 }
 
-func TestAStreamIsForwardedAtOnce(t *testing.T) {
+func TestEachEventOfAStreamIsForwardedImmediately(t *testing.T) {
 	for path, terminator := range map[string]string{"/v1/messages": "\n", "/v1/chat/completions": "\n\n",
 		"/v1/responses": "\n"} {
 		next := make(chan string)
@@ -358,7 +358,7 @@ func TestAHugeStreamTakesLittleMemory(t *testing.T) {
 	}
 }
 
-func TestASilentAnswerTimesOut(t *testing.T) {
+func TestAStreamThatStopsInTheMiddleTimesOut(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, chatText)
@@ -451,7 +451,8 @@ func TestAChangedModelDoesNotAffectCallsInFlight(t *testing.T) {
 		old.last(t).header.Get("X-Api-Key") != key || old.count() != 1 {
 		t.Errorf("the call in flight got %+v", late)
 	}
-	// Each call is counted with the price of the model that answered it.
+	// The first call must be priced as anthropic/claude, its model at that time. With the new
+	// provider it would be openai/claude, which has no price.
 	if usage := p.Usage().Session; usage.Calls != 2 || usage.Unpriced != 0 {
 		t.Errorf("the usage is %s", counts(usage))
 	}

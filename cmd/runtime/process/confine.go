@@ -62,8 +62,8 @@ func restrict(version int) error {
 	case version < landlockRefer:
 		return nil
 	case version < landlockScopes:
-		// Every domain denies this right by default. This domain allows it everywhere, and
-		// restricts no other right.
+		// By default, every domain denies the right REFER: to move files between directories. This
+		// domain allows REFER everywhere, and restricts no other right.
 		attributes.Access_fs, size = unix.LANDLOCK_ACCESS_FS_REFER, unsafe.Sizeof(attributes.Access_fs)
 	default:
 		attributes.Scoped = unix.LANDLOCK_SCOPE_SIGNAL

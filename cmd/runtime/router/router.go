@@ -81,7 +81,8 @@ type Router struct {
 	settled   chan struct{}
 
 	mu sync.Mutex
-	// claims are the names in use at the router. names maps each item to its name.
+	// claims holds the names that the router offers. names maps each item of a server to the name
+	// that the router offers for it.
 	claims map[claim]bool
 	names  map[original]string
 }
@@ -115,7 +116,8 @@ func New(options Options) *Router {
 	r.Handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return r.server },
 		&mcp.StreamableHTTPOptions{
 			SessionTimeout: clientTimeout,
-			// The runtime's handlers have already checked the request's origin or key.
+			// This protection is not needed, because the runtime's own handlers check the origin or
+			// the key of each request before they pass it to this handler.
 			DisableLocalhostProtection: true,
 		})
 	for _, builtin := range options.Builtin {

@@ -149,7 +149,7 @@ func serve(t *testing.T, answer func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-func TestOnlyAnAnswerInTimeCountsAsAlive(t *testing.T) {
+func TestAProbeSucceedsOnlyIfItGetsStatus200InTime(t *testing.T) {
 	for text, want := range map[string]bool{
 		"HTTP/1.0 200 OK\r\n\r\nalive\n":       true,
 		"HTTP/1.0 503 Service Unavailable\r\n": false,
@@ -172,7 +172,7 @@ func TestOnlyAnAnswerInTimeCountsAsAlive(t *testing.T) {
 	}
 }
 
-func TestMissedProbesAreCountedUntilAnAnswer(t *testing.T) {
+func TestAnAnswerResetsTheCountOfMissedProbes(t *testing.T) {
 	turn := 0
 	address := serve(t, func(connection net.Conn) {
 		if turn++; turn == 1 || turn == 4 {

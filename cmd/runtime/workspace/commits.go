@@ -14,9 +14,10 @@ import (
 // FetchedPrefix is the prefix of the references to commits that FetchCommits fetched.
 const FetchedPrefix = "refs/parley/"
 
-// FetchCommits fetches commits that a fresh clone lacks, because the branch may have changed since
-// an earlier attempt cloned it. If the host does not serve single commits, FetchCommits clones the
-// whole history. The wanted commit may be empty, and the host may lack it.
+// FetchCommits fetches the needed commits into a fresh clone. The clone may lack them, because the
+// branch may have changed since an earlier attempt cloned it. If the host does not serve single
+// commits, FetchCommits clones the whole history. It also tries to fetch the wanted commit, unless
+// wanted is empty. It returns no error if the host lacks the wanted commit.
 func FetchCommits(ctx context.Context, o Options, dir string, needed []string, wanted string) error {
 	remote, err := Locate(o.Repository)
 	if err != nil {

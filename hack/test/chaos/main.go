@@ -44,8 +44,8 @@ type options struct {
 	// limit is the time limit of the whole run. Each kill adds perKill to it.
 	limit time.Duration
 	keep  bool
-	// hostile is the duration of each measurement, with and without a hostile tenant. Zero means a
-	// run with kills.
+	// If hostile is not zero, the run kills nothing. It measures the users for this duration
+	// without a hostile tenant, and then for the same duration with a hostile tenant.
 	hostile time.Duration
 	// spenders is the number of sessions that spend money while archives, facades and sessions are
 	// killed. Zero means a run without spending.
@@ -209,8 +209,9 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 	return i.checkLogs(r, filepath.Join(dir, "logs"))
 }
 
-// parentDir returns the directory of all files. A run with a hostile tenant uses memory, because
-// its processes would otherwise share one disk. In a cluster they write to different disks.
+// parentDir returns the directory in which the run creates its own directory. A run with a hostile
+// tenant writes its files to memory. On a disk, its processes would slow each other down, but in a
+// cluster they write to different disks.
 func parentDir(o options) string {
 	const memory = "/dev/shm"
 	if _, err := os.Stat(memory); err == nil && o.hostile > 0 {

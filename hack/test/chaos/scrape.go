@@ -13,7 +13,7 @@ import (
 // The interval is short, because a killed process loses its metrics.
 const scrapeInterval = 2 * time.Second
 
-// scrape checks the metrics of the facades and the managers for keys.
+// scrape reads the metrics of the facades and the managers, and checks that they contain no keys.
 func (i *installation) scrape(ctx context.Context, r *report) {
 	// The managers' certificates are self-signed.
 	plain := &http.Client{Timeout: scrapeInterval, Transport: &http.Transport{DisableKeepAlives: true,

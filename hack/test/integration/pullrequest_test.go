@@ -58,8 +58,9 @@ const addHook = `mkdir -p .git/hooks && printf '%s\n' '#!/bin/sh' 'for p in /pro
 	`case $(tr "\0" "\n" < $p/cmdline | head -n 1) in */supervisor|*/runtime) ;; *) cat $p/environ $p/cmdline; esac; ` +
 	`done > ../processes 2> /dev/null' 'exit 0' > .git/hooks/pre-push && chmod +x .git/hooks/pre-push`
 
-// checkHook is a command that checks that the hook found git's own process for the transfer. It
-// removes the hook. The brackets keep the search from finding this command.
+// checkHook is a command that checks that the hook's file contains the command line of
+// git-remote-http, the process with which git pushes. Then it removes the hook. The file also
+// contains the command line with this text. The brackets keep grep from matching it.
 const checkHook = `tr '\0' ' ' < ../processes | grep -q 'remote-[h]ttp' && rm .git/hooks/pre-push && echo copied`
 
 func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
@@ -95,7 +96,7 @@ func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
 	ada.endsWith(t, "tool", g.link(1), 1)
 }
 
-func TestAButtonOpensAPullRequestOnGitea(t *testing.T) {
+func TestAUserOpensAPullRequestOnGitea(t *testing.T) {
 	g := startGitea(t)
 	ada := g.person(t, says("", bash("echo more > more; rm README.md")), says("Done."))
 	ada.work(t, "button", g)

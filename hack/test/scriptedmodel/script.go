@@ -30,12 +30,12 @@ type Step struct {
 	Pause <-chan struct{}
 	// Times is the number of requests that the step answers. Zero means one.
 	Times int
-	// If Contains is set, the step answers only requests that contain these words. Such requests
-	// need not offer tools.
+	// If Contains is set, the step answers only requests that contain these words, whether or not
+	// they offer tools.
 	Contains string
 
-	// If When is set, the step answers only requests for which When returns true. Such requests
-	// need not offer tools.
+	// If When is set, the step answers only requests for which When returns true, whether or not
+	// they offer tools.
 	When func(*Request) bool
 	// Check checks the request that the step would answer. If Check returns an error, the request
 	// is refused, and the error is recorded as a violation.
@@ -65,8 +65,8 @@ type Usage struct {
 type Failure struct {
 	Kind FailureKind
 	// RetryAfter is the value of the header Retry-After in seconds. If it is negative, the response
-	// has no such header. Zero adds the header only to the kinds RateLimit, Overloaded and
-	// Internal.
+	// has no such header. If it is zero, only errors of the kinds RateLimit, Overloaded and
+	// Internal have the header.
 	RetryAfter int
 	// Message, if set, replaces the provider's usual message.
 	Message string
