@@ -91,8 +91,8 @@ func TestMissingInputsCauseNoWarningWhileTheFacadeStoresThem(t *testing.T) {
 			t.Errorf("%s says %s", name, s.Message)
 		}
 	}
-	// Without AnnotationIncomplete, all inputs should be stored, so a missing input causes a
-	// warning.
+	// The facade removes AnnotationIncomplete when it has stored all inputs. If an input is missing
+	// afterwards, the manager emits a warning.
 	change(t, lost, func(c *v1alpha1.Conversation) { delete(c.Annotations, v1alpha1.AnnotationIncomplete) })
 	p.reconcile("lost")
 	if len(warned.Events) != 1 || !strings.Contains(<-warned.Events, oneIsMissing) {
@@ -133,7 +133,7 @@ func TestInputsThatAreNotStoredInTimeAreReportedAsMissing(t *testing.T) {
 	}
 }
 
-func TestAnExceededDeadlineNamesTheMissingInput(t *testing.T) {
+func TestTheMissingInputIsNamedIfTheStartDeadlineIsExceeded(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	c := partlyStored(ns, "c").With(func(s *v1alpha1.ConversationSpec) {

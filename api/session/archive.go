@@ -50,8 +50,8 @@ const (
 	// ArchivePrevious is the JournalName of the event before the uploaded events. It must equal the
 	// JournalName of the last archived event, so that two journals are never mixed.
 	ArchivePrevious = "previous"
-	// ArchiveAttempt is the attempt of the session that sends the request. Only the latest attempt may
-	// write, because a stale attempt may still send events after a newer attempt has started.
+	// ArchiveAttempt is the attempt of the session that sends the request. Only the latest attempt
+	// may write, because a stale attempt may still send events after a newer attempt has started.
 	ArchiveAttempt = "attempt"
 	// ArchiveEarlier is the number of an earlier journal; 1 is the journal before the current one.
 	ArchiveEarlier = "earlier"
@@ -85,8 +85,8 @@ type Ending struct {
 	// Repository is set if the session has a repository.
 	Repository bool `json:"repository"`
 	// Unrestored is set if Changes and Patch may be incomplete, for example because the attempt did
-	// not restore the files of earlier attempts. Such an ending replaces stored changes only if its
-	// Changes are not empty and the archive has no snapshot.
+	// not restore the files of earlier attempts. With Unrestored, the archive keeps its stored
+	// changes if it has a snapshot, or if the new Changes are empty. Otherwise, it replaces them.
 	Unrestored bool `json:"unrestored,omitempty"`
 	// Calls, InputTokens, OutputTokens and Cost are the usage of the model.
 	Calls        int64  `json:"calls,omitempty"`
@@ -95,11 +95,11 @@ type Ending struct {
 	Cost         string `json:"cost,omitempty"`
 }
 
-// FileChanges is a list of changed files. At most MaxChanges entries are read, because the entries
-// of a small text could exhaust the memory.
+// FileChanges is a list of changed files.
 type FileChanges []FileChange
 
-// UnmarshalJSON reads a list.
+// UnmarshalJSON reads at most MaxChanges entries of a list. An entry can need much more memory than
+// its JSON text, so a long list of short entries could exhaust the memory.
 func (c *FileChanges) UnmarshalJSON(text []byte) error {
 	*c = nil
 	decoder := json.NewDecoder(bytes.NewReader(text))

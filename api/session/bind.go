@@ -13,9 +13,9 @@ import (
 // wait, the response comes as soon as the session is ready, or after a few seconds.
 const BindPath = "/bind"
 
-// BindKeyFile is a key in the Secret of a warm pod. The value under this key has BindKeySize bytes
-// and seals Binds for this pod. A pod with the variable SecretVariable(BindKeyFile) is warm: it
-// waits for a Bind.
+// BindKeyFile is the name of an entry in the Secret of a warm pod. The entry contains the base64
+// text of an encryption key of BindKeySize bytes. This key seals Binds for the pod. A pod with
+// the variable SecretVariable(BindKeyFile) is warm: it waits for a Bind.
 const (
 	BindKeyFile = "bind-key"
 	BindKeySize = 32

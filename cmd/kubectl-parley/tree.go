@@ -98,10 +98,10 @@ func (f *findings) tree(now time.Time) string {
 	if turn := c.Status.Turn; turn != nil && turn.Message != "" {
 		fmt.Fprintf(out, "  %s\n", oneLine(turn.Message))
 	}
-	// If the pod exists, the operator has processed the Conversation. Omit the hint that the
-	// operator is perhaps not running.
-	hasPod := c.Status.ObservedGeneration < 0 && f.pod != nil
-	if hint := hintFor(c); hint != "" && !hasPod {
+	// Without an observed generation, the hint says that the operator is perhaps not running. Omit
+	// this hint if the pod exists, because then the operator has processed the Conversation.
+	omitHint := c.Status.ObservedGeneration < 0 && f.pod != nil
+	if hint := hintFor(c); hint != "" && !omitHint {
 		fmt.Fprintf(out, "  → %s\n", hint)
 	}
 	nodes := []node{f.settingsNode(), f.classNode(), f.podNode(now), f.workspaceNode(), f.secretNode(), f.attemptsNode(),

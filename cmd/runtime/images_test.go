@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-func TestAnAgentStartsForImagesWithoutAMessage(t *testing.T) {
+func TestAConversationWithImagesButNoMessageStartsItsAgent(t *testing.T) {
 	images := t.TempDir()
 	write(t, filepath.Join(images, "0.png"), "a picture")
 	p := newPod(t, session.Document{
@@ -40,7 +40,7 @@ func TestAnAgentStartsForImagesWithoutAMessage(t *testing.T) {
 	}
 }
 
-func TestAnAgentStartsForImageURLsWithoutAMessage(t *testing.T) {
+func TestAConversationWithOnlyAnImageURLStartsItsAgent(t *testing.T) {
 	p := newPod(t, session.Document{Images: []session.Image{{URL: "https://example.com/a.png"}},
 		Agent: agent(`echo "look at {{.Images}}"`)})
 	p.start(t)
@@ -84,8 +84,9 @@ func TestALaterMessageCanContainImages(t *testing.T) {
 	}
 }
 
-// The model proxy refuses requests larger than 32 MiB.
-func TestASessionOutlivesManyLargeImages(t *testing.T) {
+// The model proxy refuses requests larger than 32 MiB. All pictures of this session together are
+// larger, so the agent omits the earlier pictures from its last request.
+func TestEarlierPicturesAreOmittedFromTooLargeModelRequests(t *testing.T) {
 	viewing := func(names ...string) (step scriptedmodel.Step) {
 		for _, name := range names {
 			step.Calls = append(step.Calls, scriptedmodel.Call{Name: "str_replace_editor",

@@ -20,8 +20,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// everyRecordVariable makes the test interrupt the turn at every record of the journal. By default,
-// it uses a sample of the records.
+// everyRecordVariable is an environment variable. If it is set, the test interrupts the turn at
+// every record of the journal. Otherwise, it interrupts the turn only at a sample of the records.
 const everyRecordVariable = "PARLEY_EVERY_RECORD"
 
 // space describes where a session keeps its files: on scratch space or on a volume, with or without
@@ -50,8 +50,8 @@ var ways = [][]way{{killed}, {stopped}, {killed, stopped}, {stopped, killed}, {k
 // request.
 var marks = []string{"edit-one.txt", "step-run", "step-commit", "step-push", "edit-two.txt"}
 
-// The map made holds the files that the turn creates in the clone, with their contents.
-var made = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-two.txt": "two\n"}
+// madeFiles maps each file that the turn creates in the clone to its content.
+var madeFiles = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-two.txt": "two\n"}
 
 // turnSteps returns the steps of a model. The model edits a file, runs a command, commits, pushes
 // and edits another file. It does the first step whose mark is missing in the request. Each command
@@ -62,11 +62,11 @@ func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 		return run(fmt.Sprintf("echo %s >> %s; %s", mark, outside, command))
 	}
 	steps := []scriptedmodel.Step{
-		calls(edit(marks[0], made[marks[0]])),
+		calls(edit(marks[0], madeFiles[marks[0]])),
 		calls(marked(marks[1], "echo ran > ran.txt; sleep 0.05")),
 		calls(marked(marks[2], "git add . && git commit -q -m work")),
 		calls(marked(marks[3], "git push -q origin HEAD:work")),
-		calls(edit(marks[4], made[marks[4]])),
+		calls(edit(marks[4], madeFiles[marks[4]])),
 		says("All is done."),
 	}
 	for i := range steps {
@@ -253,7 +253,7 @@ func (i *interruption) observe(t *testing.T, end way) {
 	// The last request of a killed agent may still be in flight.
 	eventually(t, "the model has no connections", func() bool { return i.model.Connections() == 0 })
 	i.asked, i.had, i.begun = len(i.model.Requests()), nil, nil
-	for name, text := range made {
+	for name, text := range madeFiles {
 		if i.file(filepath.Join("site", name)) == text {
 			i.had = append(i.had, name)
 		}
@@ -305,7 +305,7 @@ func (i *interruption) judge(t *testing.T, end way) (f faults) {
 		fault(&f.doublePushes, "the host has the pushes\n%s", pushes)
 	}
 	missing := slices.DeleteFunc(slices.Clone(i.had), func(name string) bool {
-		return i.file(filepath.Join("site", name)) == made[name]
+		return i.file(filepath.Join("site", name)) == madeFiles[name]
 	})
 	all := i.events(t)
 	claimed := ""
@@ -401,7 +401,7 @@ func TestNoCommandRunsTwiceAndEveryLossIsReported(t *testing.T) {
 				row := fmt.Sprint(in.name, " ", ends)
 				rows, table[row] = append(rows, row), &faults{}
 				for n := 1; n <= records; n++ {
-					if !everyRecord && !sampled(in, ends, n) {
+					if !everyRecord && !inSample(in, ends, n) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s/%d", row, n), func(t *testing.T) {
@@ -432,8 +432,9 @@ func TestNoCommandRunsTwiceAndEveryLossIsReported(t *testing.T) {
 	}
 }
 
-// sampled reports whether a test run without everyRecordVariable includes this interruption.
-func sampled(in space, ends []way, record int) bool {
+// inSample reports whether the sample of interruptions contains this one. The test uses the sample
+// if the environment variable everyRecordVariable is not set.
+func inSample(in space, ends []way, record int) bool {
 	switch {
 	case len(ends) > 1:
 		return in == spaces[2] && ends[0] != ends[1] && record == 8
@@ -454,8 +455,9 @@ func (f *faults) add(more faults) {
 	f.gaps += more.gaps
 }
 
-// The user is told that the record of the work is lost, and decides how to continue.
-func TestALostRecordIsReportedToUserAndAgent(t *testing.T) {
+// The session does not send the first message to the agent again, because the agent may have worked
+// on it. The user is told that the record of this work is lost, and decides how to continue.
+func TestALostJournalIsReportedToUserAndAgent(t *testing.T) {
 	t.Parallel()
 	i := newInterruption(t, spaces[len(spaces)-1])
 	i.interrupt(t, 8, killed)

@@ -9,7 +9,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// A node runs many sessions, and most of them wait for their users.
+// Most sessions of a node wait for their users. The memory of an idle session therefore determines
+// how many sessions a node can run.
 func TestAnIdleSessionReleasesItsMemory(t *testing.T) {
 	t.Parallel()
 	const most = 18 << 10 // kibibytes of both processes; a start takes 25 MiB

@@ -384,7 +384,8 @@ func states() map[string]aState {
 		"resumed without settings": {conversation: conv().Started(0).Ran(2).Stopped("Suspended", 9).Attempt(2, 2),
 			unready: noSettings, state: "STARTING", reason: "Scheduling", next: "requested"},
 
-		// Sessions in warm pods. A warm pod is created before a session claims it.
+		// Sessions in warm pods. A warm pod is created before a session claims it, so the times of
+		// the session count from ClaimTime, not from the creation of the pod.
 		"a claimed pod that is not bound": {conversation: conv().Started(3600), pod: ptrTo(pod().Warm("w").Ready()),
 			warm: Warm{Unbound: true, ClaimTime: at(3600)}, now: 3601, state: "STARTING", reason: "StartingRuntime",
 			action: NeedPod},

@@ -151,9 +151,10 @@ func (s *Store) Chunk(ctx context.Context, uid, id string, index int) (io.ReadCl
 	return s.openObject(ctx, key, "a chunk")
 }
 
-// CommitSnapshot makes a snapshot the current snapshot, if its chunks are complete and it names the
-// previous snapshot correctly. Then it removes the chunks of all other snapshots. A retry has no
-// effect.
+// CommitSnapshot makes a new snapshot the current snapshot. The chunks of the new snapshot must be
+// complete, and replaces must be the ID of the snapshot that was current before. Afterwards,
+// CommitSnapshot removes the chunks of all other snapshots, except those of later attempts. A retry
+// has no effect.
 func (s *Store) CommitSnapshot(ctx context.Context, uid string, attempt int, replaces string, manifest []byte) error {
 	var next session.Snapshot
 	if len(manifest) > maxManifest || json.Unmarshal(manifest, &next) != nil {

@@ -22,7 +22,8 @@ import (
 const sessionAddress = "127.31.4.1"
 
 // hosted is a cluster with one user, who has a running conversation and a token of a git host. The
-// channel dropped is closed when the list of ConversationsOf is garbage-collected.
+// channel dropped is closed when the garbage collector frees the Conversations that ConversationsOf
+// lists.
 type hosted struct {
 	stubCluster
 	dropped chan struct{}

@@ -150,8 +150,9 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if given.Code != "" {
-		// Without a confirmation, the sender of a link could make other people store their keys in
-		// the sender's account. A refused link stays valid.
+		// An attacker can send a link to the attacker's own account. Without a confirmation, people
+		// who open the link could store their own keys in that account. The link stays valid until
+		// the sign-in is confirmed.
 		if !given.Replace {
 			return nil, &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{
 				Detail: "Confirm that you want to sign in as the user of this link", User: u.Name, Namespace: u.Namespace}}

@@ -19,8 +19,8 @@ import (
 
 var noLedger = answer.Refuse(http.StatusNotFound, "Parley has no archive here, so costs are not recorded")
 
-// usageLineBytes is the estimated size of a usage line. The lines count towards the user's limit on
-// responses.
+// usageLineBytes is the estimated size of one usage line in a response. The user's limit on
+// responses in memory counts this size for each line.
 const usageLineBytes = 256
 
 // usage returns the costs of the user's own model calls. Costs are recorded per owner, so they

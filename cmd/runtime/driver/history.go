@@ -73,8 +73,8 @@ type history struct {
 	outdated    bool
 	said        string
 	pullRequest string
-	// usage is the last recorded model usage. model is the revision in the last recorded model
-	// change.
+	// usage is the last recorded model usage. model is the Revision of the last recorded
+	// ModelChange.
 	usage json.RawMessage
 	model string
 }

@@ -103,7 +103,8 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
 			// The stub "exactload" acts like Parley's agent. The stub "exact" acts like Parley's
-			// agent after the loss of its sessions: session/load fails.
+			// agent after the loss of its sessions: it announces loadSession, but the method
+			// session/load fails.
 			"exactload": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true}}`,
 			"steers": `{"loadSession":true,"mcpCapabilities":{"http":true},"promptCapabilities":{"image":true},` +
 				`"_meta":{"parley.dev/exactReplay":true,"parley.dev/steers":true}}`,

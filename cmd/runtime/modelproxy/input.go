@@ -21,14 +21,16 @@ var addingFields = []string{"previous_response_id", "conversation", "prompt", "c
 var attachment = regexp.MustCompile(`"(?:(?i:url|image_url|file_url|file_data|file_id|fileUri|file_uri|media_type|` +
 	`mime_type|mimeType)"\s*:\s*"|input_audio"\s*:\s*\{)`)
 
-// itemReference matches a reference to an earlier item in the responses API. The reference may lack
-// a type. All alternatives begin with a quote, because the search is slow otherwise.
+// itemReference matches a reference to an earlier item in the responses API. A reference has the
+// type item_reference or null, or it has an ID and no type. All alternatives of the pattern begin
+// with a quote, because the search is slow otherwise.
 var itemReference = regexp.MustCompile(`"(?:item_reference"|id"\s*:\s*"[^"]*"\s*\}|type"\s*:\s*null)`)
 
 // escapedLetter matches an escaped ASCII letter, which could hide a field from the other patterns.
 var escapedLetter = regexp.MustCompile(`\\u00(?:[46][1-9a-fA-F]|5[0-9aAfF]|7[0-9aA])`)
 
-// cacheTTL matches the duration for which Anthropic stores input in its cache.
+// cacheTTL matches the field that sets how long Anthropic stores input in its cache. A long time
+// costs more.
 var cacheTTL = regexp.MustCompile(`"ttl"\s*:`)
 
 // agentTool matches the types of tools that the agent runs. The provider runs all other tools, and

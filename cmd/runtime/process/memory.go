@@ -11,7 +11,7 @@ import (
 // paths are relative to the container's cgroup directory.
 var counters = []string{"memory.events", "memory/memory.oom_control"}
 
-// Memory holds the number of OOM kills at the time of its creation.
+// Memory holds the number of OOM kills that a container had when WatchMemory was called.
 type Memory struct {
 	cgroups string
 	before  int

@@ -26,8 +26,8 @@ type Server struct {
 	*Publisher
 	// Working reports whether the agent is working on a turn and may change files.
 	Working func() bool
-	// Notice shows a text to the user in the conversation. It reports a result that is known only
-	// after the response was sent.
+	// Notice shows a text to the user in the conversation. It reports each push, and failures that
+	// are known only after the response was sent.
 	Notice func(text string)
 	// Busy keeps the session from becoming idle until the function done is called.
 	Busy func() (done func())

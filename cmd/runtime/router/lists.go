@@ -64,7 +64,8 @@ func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err 
 		}, func(r *mcp.ListResourceTemplatesResult) ([]*mcp.ResourceTemplate, string) {
 			return r.ResourceTemplates, r.NextCursor
 		})
-	// Some servers have resources but do not implement resource templates.
+	// Some servers have resources, but do not implement the method that lists resource templates.
+	// This is not an error.
 	if answer, ok := errors.AsType[*jsonrpc.Error](err); ok && answer.Code == jsonrpc.CodeMethodNotFound {
 		err = nil
 	}
@@ -82,7 +83,7 @@ func collect[T, R any](left *int, kind string, read func(cursor string) (*R, err
 			return list[T]{}, fmt.Errorf("list its %s: %w", kind, err)
 		}
 		items, next := itemsOf(page)
-		// Some servers send lists with null items.
+		// Some servers send lists with null items. Ignore these items.
 		listed := slices.DeleteFunc(slices.Clone(items), func(item *T) bool { return item == nil })
 		taken := listed[:min(len(listed), maxItems-len(all.items))]
 		// The SDK client keeps the whole page in memory, so the size of the whole page counts, not

@@ -11,7 +11,8 @@ import (
 
 const header = "{{- /* Generated from config/ by make chart. Do not edit. */ -}}\n"
 
-// sheet is an object in which marks stand for template text.
+// sheet is an object that becomes a Helm template. Marks in its fields stand for the template texts
+// in texts.
 type sheet struct {
 	*unstructured.Unstructured
 	texts []string
@@ -39,7 +40,8 @@ func template(object *unstructured.Unstructured, when condition) (string, error)
 	}
 	text := string(content)
 	if when == perNamespace {
-		// kustomize does not mark names of objects in another namespace.
+		// These objects refer to objects in Parley's namespace. kustomize adds no marks to the
+		// references, so add them here.
 		text = strings.NewReplacer("parley-system", markNamespace, "name: parley-", "name: "+markPrefix+
 			"parley-").Replace(text)
 	}
@@ -75,7 +77,8 @@ func (s *sheet) fill(text string) string {
 			if !strings.HasPrefix(each, "{{- ") {
 				each = found[1] + each
 			}
-			// INDENT stands for the indentation of a block below this line.
+			// INDENT is the argument of nindent in a template text. Replace it with the indentation
+			// of this line plus two.
 			depth := len(each) - len(strings.TrimLeft(each, " ")) + 2
 			lines = append(lines, strings.ReplaceAll(each, "INDENT", fmt.Sprint(depth)))
 		}

@@ -84,8 +84,9 @@ func (w *WarmPods) listen(ctx context.Context) (err error) {
 	if w.Address == "" {
 		return nil
 	}
-	// A socket can listen on one address or on all addresses, but it cannot listen on the loopback
-	// addresses alone. The method serve therefore refuses requests to addresses without a warm pod.
+	// One listener receives the Binds for all warm pods, and each pod has its own loopback address.
+	// The listener must therefore listen on all addresses of the machine. The method serve refuses
+	// requests to an address that no warm pod has.
 	if w.listener, err = net.Listen("tcp4", w.Address); err != nil {
 		return err
 	}
