@@ -53,10 +53,11 @@ func init() {
 	metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal, tokensTotal, costTotal, turnReadFailures)
 }
 
-// recordUsage adds a session's tokens and cost since its previous result to the metrics. It is
-// called after the status with the end of the session was written. If the totals are smaller than
-// before, recordUsage adds the whole result: an image with its own entry point may count from zero
-// again.
+// recordUsage counts the tokens and the cost of a session. It is called after the status with the
+// end of the session was written. A result contains totals since the first attempt, so recordUsage
+// adds only the difference from the previous result. An image with its own entry point may count
+// from zero again. If a number of tokens became smaller, recordUsage therefore adds the whole
+// result.
 func recordUsage(previous, result *v1alpha1.ConversationResult) {
 	if result == nil {
 		return
@@ -76,7 +77,7 @@ func recordUsage(previous, result *v1alpha1.ConversationResult) {
 
 // recordTransition counts a change of state. It is called after the status was written.
 func recordTransition(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
-	// A Conversation that was created suspended did not stop.
+	// A Conversation that was created suspended never ran, so it is not counted as a stop.
 	if before.State == after.State || lifecycle.NeverReconciled(before) && after.State == v1alpha1.StateStopped &&
 		after.Reason == v1alpha1.ReasonSuspended {
 		return
@@ -111,7 +112,8 @@ type stateCollector struct {
 func registerStateMetric(reader client.Reader, elected <-chan struct{}) error {
 	collector := stateCollector{reader, elected}
 	err := metrics.Registry.Register(collector)
-	// Test suites run several managers in one process; the newest manager reports.
+	// Test suites run several managers in one process, with one registry. The collector of the
+	// newest manager replaces the collector of the previous one.
 	if registered := (prometheus.AlreadyRegisteredError{}); errors.As(err, &registered) {
 		metrics.Registry.Unregister(registered.ExistingCollector)
 		err = metrics.Registry.Register(collector)

@@ -20,7 +20,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// emptyCluster is a cluster without objects, in which all users have all rights, or none.
+// emptyCluster is a cluster without objects. If allows is true, every user has all rights;
+// otherwise no user has any right.
 type emptyCluster struct {
 	client.Client
 	allows bool
@@ -48,9 +49,10 @@ func fuzzContext(t *testing.T, user string) context.Context {
 	}})
 }
 
-// Every object of the three kinds is accepted or refused. A refusal names the field and repeats no
-// text that may hold a secret. The fields of an accepted object are valid, and an update without a
-// change is accepted too.
+// The webhook gets arbitrary objects of the three kinds. It must accept each object or refuse it as
+// invalid; any other error fails the test. A refusal names the field and repeats no text that may
+// hold a secret. The fields of an accepted object are valid, and an update without a change is
+// accepted too.
 func FuzzObjects(f *testing.F) {
 	for _, seed := range []string{
 		`{"metadata":{"name":"a"},"spec":{}}`, `{}`, `null`,

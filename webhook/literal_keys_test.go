@@ -107,7 +107,8 @@ func TestOrdinaryArgumentsCauseNoWarnings(t *testing.T) {
 	}
 }
 
-// The check guesses. A wrong guess costs a warning and refuses nothing.
+// The check can only guess whether an argument is a key. For these arguments it guesses wrong. The
+// user then gets a warning, but the object is accepted.
 func TestHarmlessArgumentsWithNamesOfKeysCauseWarnings(t *testing.T) {
 	for _, line := range [][]string{
 		{"-e", "GITHUB_TOKEN", "example.com/image"},

@@ -186,7 +186,7 @@ func (r reply) shows(t *testing.T, field, want string) reply {
 	return r
 }
 
-func TestToolServersAreReplacedAndKeepTheirKeys(t *testing.T) {
+func TestAToolServerKeepsItsKeyWhenTheListIsReplaced(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	store := func(body string) reply {
@@ -445,7 +445,7 @@ func TestAForeignSecretIsNotOverwritten(t *testing.T) {
 	ada.get(t, "/api/settings").wants(t, 404)
 }
 
-func TestTheSecretOfAKeyRecordsItsOwnerAndWriteTime(t *testing.T) {
+func TestASecretWithAUsersKeyNamesItsSettingsAndItsWriteTime(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "k"}`).wants(t, 200)
@@ -464,8 +464,8 @@ func TestTheSecretOfAKeyRecordsItsOwnerAndWriteTime(t *testing.T) {
 	}
 }
 
-// Other managers may apply empty values, which HTTP never writes. An empty value means the same as
-// a missing value.
+// Another manager may apply an empty value. The facade never writes empty values. It must treat the
+// empty value like a missing value and report no conflict.
 func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -343,7 +343,7 @@ func TestInstallCopiesTheProgramsIntoAnotherImage(t *testing.T) {
 	}
 }
 
-func TestTheSupervisorListensOnTheServicesPort(t *testing.T) {
+func TestTheSupervisorListensOnTheSessionPortByDefault(t *testing.T) {
 	t.Setenv("PARLEY_BIND_ADDRESS", "")
 	if got, want := supervise.ReadConfig().BindAddress, fmt.Sprintf(":%d", session.Port); got != want {
 		t.Errorf("it listens at %s, not at %s", got, want)

@@ -208,7 +208,8 @@ func (s *run) session(ctx context.Context) *session.Termination {
 		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")
 		settles(ctx, tools, toolsTimeout)
 	}
-	// Do not return here if ctx has ended, because only drive.Run makes the driver refuse messages.
+	// Even if ctx has ended, continue to drive.Run, because only drive.Run makes the driver refuse
+	// messages.
 	if ctx.Err() == nil {
 		// Each attempt reports missing servers again, because it opens new connections.
 		noticeMissing(drive, tools,

@@ -8,8 +8,9 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The agent's capabilities determine how a turn is resumed. The turn never starts again as a new
-// turn.
+// The agent's capabilities determine which method opens the agent's session again. With each
+// method, the agent learns that its turn was interrupted, and the journal contains the user's
+// message only once.
 func TestAnInterruptedTurnIsResumed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -20,7 +20,7 @@ func Command(dir string, env []string, name string, args ...string) *exec.Cmd {
 	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, env, drain
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid: true,
-		// If the runtime is killed, nothing else would stop the child.
+		// If the runtime is killed, it cannot stop the child. The kernel then kills the child.
 		Pdeathsig: syscall.SIGKILL,
 	}
 	return cmd

@@ -19,11 +19,12 @@ const (
 	imagePrefix = "PARLEY_IMAGE_"
 )
 
-// IsolateEnvironment reduces this process's environment to an allow list: the session's secrets,
-// PATH, and the variables in pod. The session inherits this environment. Both processes have the
-// session's keys, and a variable of the image, such as HTTPS_PROXY, SSL_CERT_FILE or GODEBUG, could
-// make them leak the keys. The image's variables get a prefix. TakeImage returns them for the
-// agent.
+// IsolateEnvironment hides the variables of the container image from the supervisor and from the
+// runtime, which inherits the supervisor's environment. Both processes have the session's keys, and
+// a variable such as HTTPS_PROXY, SSL_CERT_FILE or GODEBUG could make them leak the keys. PATH, the
+// session's secrets and the variables that pod names stay unchanged. Other PARLEY_* variables stay
+// if allParley is true, and are removed if it is false. All other variables are the image's: they
+// get the prefix imagePrefix, and TakeImage returns them for the agent.
 func IsolateEnvironment(allParley bool, pod []string) error {
 	variables := os.Environ()
 	os.Clearenv()

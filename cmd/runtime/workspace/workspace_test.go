@@ -259,7 +259,8 @@ func TestTheConfigurationOfAResumedCloneIsUnchanged(t *testing.T) {
 	gitserver.Run(t, first.Dir, "git", "status")
 }
 
-func TestACloneThatGoGitCannotReadIsResumed(t *testing.T) {
+// The library go-git cannot read a clone with a sparse checkout.
+func TestAnExistingCloneWithASparseCheckoutIsUsedAgain(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "private/site.git")
 	o := options(t, private(server, "feature"))

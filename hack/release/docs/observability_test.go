@@ -202,8 +202,8 @@ func TestTheTableOfEventsMatchesTheCode(t *testing.T) {
 	text := document(t, "observability.md")
 	values := reasons(t)
 	for _, call := range calls(t, "Eventf", "warn") {
-		// In calls of Eventf and warn, the arguments reason and action are adjacent and come before
-		// the note.
+		// The last arguments of Eventf and warn are the reason, the action, the note and the note's
+		// values. Search backwards for the action: unlike the note, it has no space and no %.
 		for i := len(call.Args) - 1; i > 0; i-- {
 			action := literal(call.Args[i])
 			if action == "" || strings.Contains(action, " ") || strings.Contains(action, "%") {

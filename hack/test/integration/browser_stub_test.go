@@ -39,7 +39,8 @@ type stubFacade struct {
 	// busy is the number of requests for a new conversation that get status 503 before one
 	// succeeds.
 	busy int
-	// answered contains all requests and events that the user sent for the conversation.
+	// answered contains all events and requests of the user for the conversation, except those that
+	// got status 401.
 	answered []userEvent
 	// answer returns the HTTP status for an event of the user. It may emit events, because the
 	// caller does not hold the lock.
@@ -347,14 +348,15 @@ func TestThePageStartsOneConversationDespiteALostResponse(t *testing.T) {
 	}
 }
 
-// After the session starts a new journal, the page must show only the new events.
-func TestThePageShowsASessionWithANewJournal(t *testing.T) {
+// A session may restart without its journal. The page must then remove the events of the old
+// journal.
+func TestThePageShowsOnlyTheEventsOfANewJournal(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	f.emit(session.UserMessage("Said before.", nil), runs("1", "make"), asksAbout("1"),
 		session.StateChange(session.StateRunning, ""))
 	b.readsOnce("Said before.")
-	// A stream can also end without a new journal.
+	// If the stream ends but the journal stays the same, the page must not remove old events.
 	f.mu.Lock()
 	close(f.ended)
 	f.ended = make(chan struct{})
