@@ -32,8 +32,7 @@ type namespaceReconciler struct {
 }
 
 func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
-	// The name in a request is the name of a class. The class has sessions in the request's
-	// namespace.
+	// The name in a request is the name of a class that has sessions in the request's namespace.
 	ofObject := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		class := o.GetLabels()[v1alpha1.LabelSessionClass]
 		return []reconcile.Request{requestFor(o.GetNamespace(), cmp.Or(class, v1alpha1.DefaultSessionClass))}
@@ -106,9 +105,11 @@ func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class o
 }
 
 // ensureOne creates the object want, or corrects the existing object. The function correct changes
-// an object to match want, and reports whether it already matched. The cache holds only labelled
-// objects, so an existing object that is not cached may be foreign. The cache drops fields, so a
-// write needs a live read.
+// an object to match want, and reports whether it already matched.
+//
+// The cache holds only objects with Parley's label. If an object exists but is not in the cache,
+// ensureOne therefore checks whether the object is foreign. The cache also drops some fields of its
+// objects, so ensureOne reads an object from the API server before it updates the object.
 func ensureOne[K any, O interface {
 	*K
 	client.Object

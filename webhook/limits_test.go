@@ -28,8 +28,8 @@ func TestAUserCannotHaveMoreConversationsThanTheClassAllows(t *testing.T) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "few-" + namespace},
 		Spec: v1alpha1.SessionClassSpec{MaxConversationsPerUser: ptr.To[int32](2)}}
 	mustCreate(t, class)
-	// Only the limits of these Conversations are checked, because the match condition skips the
-	// other validators.
+	// For these Conversations, the API server calls only the webhook that checks limits. The match
+	// condition of the other webhook excludes them, because no field of theirs needs it.
 	plain := func(user string) client.Object {
 		return object(t, "Conversation", namespace, "{userSettingsName: "+user+", sessionClassName: "+class.Name+"}")
 	}
@@ -62,7 +62,7 @@ func TestAUserCannotHaveMoreConversationsThanTheClassAllows(t *testing.T) {
 }
 
 // If a Conversation is deleted and recreated while the connection to the API server is lost, the
-// cache reports an update.
+// cache reports one update instead of a deletion and a creation. The update may change the user.
 func TestARecreatedConversationCountsForItsNewUser(t *testing.T) {
 	informer := &controllertest.FakeInformer{}
 	objects := &informertest.FakeInformers{Scheme: env.Client.Scheme(),
@@ -165,7 +165,7 @@ func TestARefusalOfALargeObjectNamesTheField(t *testing.T) {
 	}
 }
 
-func TestTheWebhookLooksForKeysInALimitedNumberOfBytes(t *testing.T) {
+func TestOnlyTheFirst64KiBAreSearchedForLiteralKeys(t *testing.T) {
 	key, padding := "--token=abcdef", strings.Repeat("abc ", maxGuessed/4)
 	for args, want := range map[string]int{key + padding + padding: 1, padding + padding + key: 0} {
 		f := &findings{}

@@ -1,6 +1,7 @@
 // Package acp implements the Agent Client Protocol (ACP), for agents and for their clients. The
-// protocol is JSON-RPC 2.0 with one message per line. Updates stay encoded: new kinds of updates
-// cannot be misread, and a replay is identical byte by byte.
+// protocol is JSON-RPC 2.0 with one message per line. The package passes updates on as JSON text.
+// It therefore cannot misread a new kind of update, and a replayed update is identical byte by
+// byte.
 package acp
 
 import (
@@ -207,7 +208,8 @@ func (c *Conn) handle(id json.RawMessage, work func() (any, error)) {
 	} else if err != nil {
 		answer.Error = &Error{Code: CodeInternal, Message: err.Error()}
 	}
-	// Write errors are ignored: the reader notices a closed connection.
+	// If the response is too large, send an error response instead. Other write errors are ignored,
+	// because Serve notices that the connection is closed.
 	if refused, ok := errors.AsType[*Error](c.write(answer)); ok {
 		_ = c.write(message{ID: id, Error: refused})
 	}
@@ -222,8 +224,8 @@ func (c *Conn) answered(m message) {
 	}
 }
 
-// write returns an *Error for a message of more than maxLine bytes: the other side would close the
-// connection.
+// write sends a message. It refuses a message of more than maxLine bytes with an *Error, because
+// the other side closes the connection when it reads such a message.
 func (c *Conn) write(m message) error {
 	m.JSONRPC = "2.0"
 	line, err := Encode(m)

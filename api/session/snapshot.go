@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// SnapshotKeyFile is the key in the session Secret under which the session's snapshot key is
-// stored, in base64. After a rotation, the previous key follows after a space. The archive and the
-// facade do not have these keys.
+// SnapshotKeyFile is the name of the entry in the session Secret that holds the session's snapshot
+// key in base64. After a rotation, the entry holds the new key, a space and the previous key. The
+// archive and the facade do not have these keys.
 const SnapshotKeyFile = "snapshot-key"
 
 // SnapshotKeySize is the size of a snapshot key, an AES-256 key, in bytes.
@@ -31,8 +31,8 @@ const (
 	// ArchiveClaim makes the archive refuse further writes of earlier attempts.
 	ArchiveClaim = "/claim"
 	// ArchiveReplaces is the query parameter with the ID of the snapshot that a new snapshot replaces.
-	// It must be the ID of the stored snapshot, so that an attempt that did not restore the stored
-	// snapshot cannot replace it.
+	// The archive refuses the new snapshot if the stored snapshot has another ID. An attempt that
+	// did not restore the stored snapshot therefore cannot replace it.
 	ArchiveReplaces = "replaces"
 )
 

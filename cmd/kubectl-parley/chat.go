@@ -184,8 +184,9 @@ func (c *chat) read(ctx context.Context, user *facadeUser, name string) error {
 	return nil
 }
 
-// asleep prints that the session is stopped. It returns false if the input has ended, because only
-// another message could start the session.
+// asleep prints why the session is stopped. The reason is empty if the session is not stopped. The
+// result is false if the session is stopped and the input has ended: no further message can then
+// start the session.
 func (c *chat) asleep(reason string) (wait bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,8 +20,8 @@ const (
 	// status and an event for each report. After a burst of 20 reports, a session can send one
 	// report every three seconds.
 	reportRate, reportBurst = 1.0 / 3, 20
-	// maxTurnReaders limits the concurrent requests for the list of outcomes. Only the one active
-	// manager requests the list.
+	// maxTurnReaders limits the concurrent requests for the list of outcomes. A low limit suffices,
+	// because only one manager is active, and nobody else requests the list.
 	maxTurnReaders = 8
 )
 

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// ledgerDir contains the ledgers. They survive the deletion of Conversations. No UID equals
-	// "_ledger".
+	// ledgerDir contains the ledgers. They are not in the directory of a Conversation, so they
+	// survive the deletion of Conversations. The directory of a Conversation cannot have the same
+	// name, because its name is a UID, and a UID contains no underscore.
 	ledgerDir     = "_ledger"
 	userLedgers   = ledgerDir + "/users/"
 	nsLedgers     = ledgerDir + "/namespaces/"
@@ -51,8 +52,9 @@ func namespaceLedgerKey(namespace, month string) string {
 // Spend records the costs in a report and decides about its reservation. For each month, the
 // owner's ledger is written first, then the amounts in the namespace's ledger. Spend answers only
 // after both writes, so a session never uses a reservation that is missing in the namespace's
-// ledger. The current month is written last. If the ledger of another month shows that the process
-// has ended, Spend therefore fails before it makes a reservation.
+// ledger. The months that otherMonths returns are written before the current month. If one of their
+// ledgers shows that the session's process has ended, Spend therefore fails before it makes a
+// reservation.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()
@@ -75,8 +77,9 @@ func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims sessi
 	return granted, err
 }
 
-// otherMonths returns the months, except for the current one, in which the process may have costs or
-// reservations. Near the end of a month, the clock of another replica may be in the next month.
+// otherMonths returns the months, except for the current one, in which the session's process may
+// have costs or reservations. These are the months in the report. Near the start or the end of a
+// month, the adjacent month is included, because the clock of another replica may show that month.
 func otherMonths(report session.SpendReport, now time.Time) map[string]bool {
 	months := map[string]bool{}
 	for _, at := range []time.Time{now.Add(-maxSkew), now.Add(maxSkew)} {
@@ -147,7 +150,8 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 		if err != nil {
 			return granted, false, err
 		}
-		// A reservation for calls in flight is allowed in any case.
+		// The calls in flight were sent with an earlier grant, so the namespace's limit must not
+		// refuse their reservation. asks is therefore true only if the reservation is larger.
 		asks := granted.Reserved > min(report.Need, report.Open[today])
 		others, err = s.copyAmounts(ctx, by, month, today, of, asks)
 		if !decided || !errors.Is(err, errOverLimit) {

@@ -59,8 +59,8 @@ type stubArchive struct {
 	patch int
 
 	mu sync.Mutex
-	// reading counts the running reads of endings per user. most is the largest number of
-	// concurrent reads of all users.
+	// reading counts the running calls of Ending by user. most is the highest number of calls that
+	// ran at the same time, for all users together.
 	reading map[string]int
 	most    int
 }

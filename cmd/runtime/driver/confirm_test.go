@@ -49,7 +49,7 @@ func TestARejectedActionIsNotDone(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-func TestOnlyHighRisksNeedConfirmationWithAnalyzerLLM(t *testing.T) {
+func TestWithTheLLMAnalyzerOnlyHighRisksNeedConfirmation(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("ask ls", "ask rm -r"), Settings: confirming("llm")}).start()
 	d.until(session.StateConfirmation)
@@ -58,7 +58,7 @@ func TestOnlyHighRisksNeedConfirmationWithAnalyzerLLM(t *testing.T) {
 		"run rm -r awaiting_confirmation", "state awaiting_user_confirmation")
 }
 
-func TestNoActionWaitsWithoutConfirmationMode(t *testing.T) {
+func TestActionsRunAtOnceIfConfirmationModeIsOff(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm"}).start()
 	d.until(session.StateAwaiting)

@@ -55,7 +55,8 @@ func Open(path string, mask func(string) string) (*Journal, error) {
 		return nil, fmt.Errorf("open the journal: %w", err)
 	}
 	j := &Journal{mask: mask, file: file, grown: make(chan struct{})}
-	// An earlier attempt's pod may still run on a disconnected node and write to the journal.
+	// Lock the file, because the pod of an earlier attempt may still run on a disconnected node and
+	// write to the journal.
 	if err = durable.Lock(file, lockTimeout, errLocked); err == nil {
 		err = j.recover()
 	}

@@ -46,8 +46,8 @@ func (c *child) pass(received syscall.Signal) {
 }
 
 // end sends a signal that asks the session to end. If the session does not exit in time, the
-// supervisor kills it, even if it answers probes again. The kubelet would not kill it after a
-// signal from within the pod.
+// supervisor kills it, even if it answers probes again. The supervisor cannot leave this to the
+// kubelet, because the kubelet does not notice a signal that was sent from within the pod.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {
@@ -80,9 +80,9 @@ func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string 
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
 	case killedByOthers:
-		// The kernel or another process killed the session, not the supervisor. The reason is
-		// unknown even if the session missed probes, because a session that is short of memory also
-		// misses probes.
+		// The kernel or another process killed the session, and the supervisor does not know why.
+		// Missed probes do not show that the session was unresponsive, because a session that is
+		// short of memory also misses probes.
 	case c.silent:
 		return endedAsSilent
 	}

@@ -97,8 +97,9 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// The archive's certificate and key may be missing. They need no wait: the manager
-				// writes them together with the authority's certificates, which are awaited.
+				// The manager may be configured not to create the archive's certificate and key. If
+				// it creates them, it writes them together with the authority's certificates. This
+				// function waits for the authority's certificates, so it need not wait for these.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}

@@ -91,19 +91,21 @@ type conversation struct {
 	frontend string
 	oneShot  bool
 	volume   bool
-	// A request that has neither an ID nor an idempotency key cannot be repeated.
+	// An HTTP request that creates a conversation can be repeated only if it has an ID or an
+	// idempotency key.
 	id, idempotencyKey string
 	// toolKey is the key of the conversation's tool server.
 	toolKey string
 
 	exists, suspended possible[bool]
-	// deleting is set once a deletion was requested. A repeated creation would then create another
-	// conversation.
+	// deleting is set once a deletion was requested. From then on, the client does not repeat the
+	// creation, because that could create another conversation.
 	deleting bool
 	// starts is the number of requests to start the session that were accepted or whose outcome is
 	// unknown.
 	starts int
-	// notBefore is the time after which no earlier request can still be in flight.
+	// The client sends no request about the conversation before notBefore. Until then, an earlier
+	// request with an unknown outcome may still be in flight.
 	notBefore time.Time
 }
 

@@ -11,8 +11,9 @@ import (
 
 const (
 	nodeName = "e2e"
-	// nodeAddress is an address of the loopback interface in the namespaces. An address in
-	// 127.0.0.0/8 is not possible, because the API server and the kubelet refuse it.
+	// nodeAddress is the node's address. makeNetwork adds it to the loopback interface of the
+	// test's network namespace. An address in 127.0.0.0/8 is not possible, because the API server
+	// and the kubelet refuse it.
 	nodeAddress  = "10.99.0.1"
 	serviceRange = "10.96.0.0/16"
 	podRange     = "10.244.0.0/24"
