@@ -261,7 +261,7 @@ func TestThePageNotifiesTheUserWhileItIsHidden(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestTheEnterKeyAddsALineOnPhones(t *testing.T) {
+func TestThePageAddsALineBreakOnEnterOnPhones(t *testing.T) {
 	f := newStubFacade(t)
 	f.emit(session.StateChange(session.StateAwaiting, ""))
 	b := f.opens(t, "#/c/c")

@@ -188,6 +188,6 @@ func TestInterruptedUploadsAreRemoved(t *testing.T) { archivetest.TestInterrupte
 
 func TestSnapshotsCountAgainstTheQuota(t *testing.T) { archivetest.TestSnapshotQuota(t, inS3(t)) }
 
-func TestAnAttemptThatRestoredNothingKeepsTheArchivedChanges(t *testing.T) {
+func TestArchivedChangesSurviveAnAttemptThatCouldNotRestoreFiles(t *testing.T) {
 	archivetest.TestUnrestoredEnding(t, inS3(t))
 }

@@ -17,10 +17,11 @@ import (
 // time.
 //
 // The API server evaluates all rules at each write, including status writes. A rule on this type
-// costs twenty times as much as a rule on a field, so rules about single values are on their
-// fields. The webhook checks combinations of fields, and that no immutable field is added or
-// removed. Rules on this type also check the fields that refer to restricted objects, so that a
-// webhook of another version cannot admit a change.
+// costs twenty times as much as a rule on a field. Rules about single values are therefore on their
+// fields, and the webhook checks combinations of fields. A rule on a field does not run when the
+// field is added or removed, so the webhook refuses to add or remove an immutable field. For fields
+// that refer to restricted objects, rules on this type refuse this too, so that a webhook of
+// another version cannot admit it.
 type ConversationSpecApplyConfiguration struct {
 	// UserSettingsName names the UserSettings of the session's user, in the same namespace.
 	UserSettingsName *string `json:"userSettingsName,omitempty"`

@@ -61,11 +61,10 @@ type ConversationStatusApplyConfiguration struct {
 	// RanFor is the total RUNNING time since the last start by a user. The time since runningTime is
 	// added when the session is no longer RUNNING.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
-	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as the
-	// UserSettings exist. UserSettings that are deleted and created again have a new UID. The
-	// Conversation then belongs to the new UserSettings only if their owner is the person in
-	// status.owner. Otherwise, the session cannot start, and the Conversation is not visible over
-	// HTTP.
+	// SettingsUID is the UID of the UserSettings that the Conversation belongs to, set as soon as
+	// the UserSettings exist. If the UserSettings are deleted and created again, the Conversation
+	// belongs to the new UserSettings only if their owner is the person in status.owner. Otherwise,
+	// the session cannot start, and the Conversation is not visible over HTTP.
 	SettingsUID *types.UID `json:"settingsUID,omitempty"`
 	// Owner is the username of the person that the Conversation belongs to, if the UserSettings have
 	// an owner. If another person becomes the owner of the UserSettings, the session ends, and that

@@ -9,9 +9,8 @@ package v1alpha1
 //
 // SettingsOwner names the owner of UserSettings.
 type SettingsOwnerApplyConfiguration struct {
-	// Username of a person or of a ServiceAccount. The username of a person has the prefix of the
-	// OpenID provider, as oidc: in oidc:ada@example.com. The username of a ServiceAccount is, for
-	// example, system:serviceaccount:team-a:pipeline.
+	// Username of a person, including the prefix of the OpenID provider (oidc:ada@example.com), or
+	// of a ServiceAccount (system:serviceaccount:team-a:pipeline).
 	Username *string `json:"username,omitempty"`
 	// Group that the person must be in to use these settings, with the prefix of the OpenID provider,
 	// such as oidc:team-a. Default: the person needs no group.
