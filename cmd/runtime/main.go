@@ -6,22 +6,17 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 
 	_ "golang.org/x/crypto/x509roots/fallback" // an image may have no certificate authorities; Parley's own has none
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
 const usage = `usage: runtime run              run the session, for the supervisor
        runtime install DIR      copy this program, the agent and the supervisor into DIR`
-
-// exitCannotRun is the exit status that shells return if a program cannot be executed.
-const exitCannotRun = 126
 
 func main() {
 	code, err := command(os.Args[1:])
@@ -35,10 +30,6 @@ func command(args []string) (code int, err error) {
 	switch {
 	case len(args) == 1 && args[0] == "run":
 		return runSession()
-	case len(args) >= 3 && args[0] == process.ConfineCommand:
-		// Become confines only the current thread. The same thread must then execute the program.
-		runtime.LockOSThread()
-		return exitCannotRun, process.Become(args[1], args[2:])
 	case len(args) == 2 && args[0] == "install":
 		err = install(args[1])
 	default:

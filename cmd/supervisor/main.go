@@ -7,8 +7,12 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
+
+// exitCannotRun is the exit status that shells return if a program cannot be executed.
+const exitCannotRun = 126
 
 func main() {
 	code, err := run(os.Args[1:])
@@ -21,8 +25,11 @@ func main() {
 // run isolates the environment and runs the runtime. args are the names of the environment
 // variables that the pod sets. The names are arguments, because an image can set variables but
 // cannot change the arguments. Outside of a pod, the first argument is the flag
-// supervise.FromEnvironment.
+// supervise.FromEnvironment. The runtime starts confined programs with process.ConfineCommand.
 func run(args []string) (code int, err error) {
+	if len(args) >= 3 && args[0] == process.ConfineCommand {
+		return exitCannotRun, process.Become(args[1], args[2:])
+	}
 	outside := len(args) > 0 && args[0] == supervise.FromEnvironment
 	if outside {
 		args = args[1:]

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"runtime"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,12 +19,11 @@ import (
 const stubVariable = "STUB_AGENT"
 
 func TestMain(m *testing.M) {
-	// To confine a child process, the runtime runs its own binary, which is the test binary here.
 	if len(os.Args) > 2 && os.Args[1] == process.ConfineCommand {
-		runtime.LockOSThread()
 		fmt.Fprintln(os.Stderr, process.Become(os.Args[2], os.Args[3:]))
 		os.Exit(127)
 	}
+	process.Confiner = filepath.Base(os.Args[0])
 	if os.Getenv(stubVariable) == "" {
 		os.Exit(m.Run())
 	}

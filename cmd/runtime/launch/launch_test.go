@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -26,13 +25,12 @@ var store = secrets.New(map[string]string{
 
 const grace = 15 * time.Second
 
-// The runtime executes its own binary to confine agents. In this test, that is the test binary.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == process.ConfineCommand {
-		runtime.LockOSThread()
 		fmt.Fprintln(os.Stderr, process.Become(os.Args[2], os.Args[3:]))
 		os.Exit(126)
 	}
+	process.Confiner = filepath.Base(os.Args[0])
 	os.Exit(m.Run())
 }
 

@@ -4,13 +4,20 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// ConfineCommand is the runtime's subcommand that runs a confined program.
+// ConfineCommand is the subcommand of Confiner that runs a confined program.
 const ConfineCommand = "confine"
+
+// Confiner is the name of the program that confines children. It is in the directory of this
+// program. The supervisor starts much faster than the runtime, because it is small. Tests use
+// themselves.
+var Confiner = "supervisor"
 
 // landlockRefer is the first Landlock version that supports moving files between directories.
 // landlockScopes is the first version that can restrict signals.
@@ -20,15 +27,16 @@ const (
 )
 
 // Confine confines a child and its descendants. They cannot inspect or signal other processes of
-// the same user, such as a tool server with keys. The runtime's binary runs in the child, restricts
-// itself and then executes the program. If the kernel has no Landlock, the child runs unconfined.
+// the same user, such as a tool server with keys. Confiner runs in the child, restricts itself and
+// then executes the program. If the kernel has no Landlock, the child runs unconfined.
 func Confine(cmd *exec.Cmd) {
 	self, err := os.Executable()
 	if err != nil || cmd.Err != nil {
 		return
 	}
-	cmd.Args = append([]string{self, ConfineCommand, cmd.Path}, cmd.Args...)
-	cmd.Path = self
+	confiner := filepath.Join(filepath.Dir(self), Confiner)
+	cmd.Args = append([]string{confiner, ConfineCommand, cmd.Path}, cmd.Args...)
+	cmd.Path = confiner
 }
 
 // Confinable reports whether the kernel can confine a process.
@@ -37,6 +45,8 @@ func Confinable() bool { return landlock() >= landlockRefer }
 // Become confines this process and then executes the program. As in execve, args[0] is the
 // program's name.
 func Become(program string, args []string) error {
+	// Landlock confines only the calling thread, so the same thread must execute the program.
+	runtime.LockOSThread()
 	if err := restrict(landlock()); err != nil {
 		return fmt.Errorf("confine %s: %w", program, err)
 	}
