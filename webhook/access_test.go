@@ -93,7 +93,7 @@ func TestReferringToImagesInAConfigMapNeedsAccessToIt(t *testing.T) {
 	expectAccepted(t, all.create(t, object(t, "Conversation", namespace, spec)))
 }
 
-func TestAReplayMustBeARecording(t *testing.T) {
+func TestOnlyARecordingCanBeReplayed(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	binary := configMap(namespace, "binary", "")
 	binary.Data, binary.BinaryData = nil, map[string][]byte{"events.json": []byte("[]")}

@@ -154,8 +154,8 @@ func TestTheTableOfStatesContainsEveryReason(t *testing.T) {
 	if len(reasons) < 17 {
 		t.Fatalf("found only %d reasons: %v", len(reasons), reasons)
 	}
-	// The other three reasons are declared as reasons of conditions, but a session whose start is
-	// blocked has them too.
+	// A session whose start is blocked can also have one of the three reasons below. They are
+	// declared as reasons of conditions, so declaredReasons does not return them.
 	for _, reason := range append(reasons, v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject,
 		v1alpha1.ReasonRejected) {
 		if !have[reason] {
@@ -192,8 +192,9 @@ func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 	return reasons
 }
 
-// The tests in hack/test/gitops compare kstatus, Argo CD's script and Flux's expressions on the
-// states in this file.
+// The file testdata/states.jsonl contains the objects of judgedObjects with their expected health.
+// The tests in hack/test/gitops read the file. They check that kstatus, Argo CD's script and Flux's
+// expressions compute this health for each object.
 func TestTheFileOfStatesIsUpToDate(t *testing.T) {
 	var text []byte
 	for _, o := range judgedObjects(t) {

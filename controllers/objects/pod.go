@@ -93,7 +93,7 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	}
 	userNamed := settings.SandboxRuntimeContainerImage != nil || settings.SandboxBaseContainerImage != nil
 	if settings.SandboxRuntimeContainerImage != nil {
-		// The image has its own runtime and entry point, so no probe applies to it.
+		// This image starts its own runtime, so the container has no command and no probe.
 		main.Image = *settings.SandboxRuntimeContainerImage
 		setSessionPaths(pod, &main, class)
 	} else {

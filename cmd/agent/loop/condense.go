@@ -152,9 +152,9 @@ func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err
 // maxSummary is the maximum size of a summary in tokens.
 func (s *Session) maxSummary() int { return s.window() / 8 }
 
-// planCondensation returns the record of a condensation, without the summary. It reduces
-// the number of kept recent messages until 40% of the context is free. If the smallest limit is not
-// enough, it keeps no recent messages.
+// planCondensation returns the record of a condensation, without the summary. For the recent
+// messages that stay, it tries smaller and smaller token limits until 40% of the context is free.
+// If no limit frees enough, it keeps no recent messages.
 func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	window, history := s.window(), s.state.history
 	r := turnlog.Record{Kind: turnlog.KindCondensed, MaxFirst: window / 16 * charactersPerToken}

@@ -100,8 +100,8 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 		if err != nil || bytes.Equal(text, before) {
 			return err
 		}
-		// The write needs no condition. The method claim has already refused earlier attempts. If
-		// two reports race, a repeated report corrects the outcome.
+		// The write has no condition. The method claim has already refused reports of earlier
+		// attempts. If two writes race, the older outcome may stay until the runtime reports again.
 		if err := s.bucket.put(ctx, turnKey(uid), "application/json", text, condition{}); err != nil {
 			return fmt.Errorf("write the outcome of the turn: %w", err)
 		}
@@ -111,8 +111,9 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 }
 
 // Turns returns a page of the current outcomes and a tag that changes whenever any outcome changes.
-// The parameter "after" is a UID, and the page contains only outcomes with greater UIDs. If the tag
-// equals the given tag, Turns waits for a change, and returns an empty list if there is none.
+// The parameter "after" is a UID, and the page contains only outcomes with greater UIDs. If the
+// current tag equals the parameter "tag", Turns waits for a change. If nothing changes during the
+// wait, the returned list is empty.
 func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration) (session.TurnList, string, error) {
 	ended := time.NewTimer(wait)
 	defer ended.Stop()

@@ -52,8 +52,9 @@ func newEdit(live *v1alpha1.UserSettings, liveSpec map[string]any, requested []r
 }
 
 // llmKeyParts returns parts of the name of the Secret for the new API key of the model. If the
-// request also changes the endpoint, the name differs from the name in the live spec. One apply
-// then replaces the endpoint and the key together, so the new key never reaches the old endpoint.
+// request also changes the endpoint, the name differs from the name in the live spec, so the live
+// settings do not use the new Secret. Both the endpoint and the name of the Secret change when the
+// new spec is applied. The new key therefore never reaches the old endpoint.
 func (e *edit) llmKeyParts() (parts []string) {
 	model, _ := e.spec["llmModel"].(string)
 	baseURL, _ := e.spec["llmBaseURL"].(string)

@@ -75,9 +75,9 @@ type Conversation interface {
 	// Receive reads a large frame of the user, if the limits on bodies have room for it. Unless it
 	// returns an error, the caller must call done when the frame is no longer used.
 	Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error)
-	// Send sends an action of the user. A message may wait until the session runs. After a call of
-	// free, the frame no longer counts towards the limits. Send may call free before it returns,
-	// and the caller may call free again.
+	// Send sends an action of the user. A message may wait until the session runs. Before this
+	// wait, Send calls free: the frame that contained the message then no longer counts towards the
+	// limits on bodies. The caller calls free again after Send, so a second call must do nothing.
 	Send(ctx context.Context, action json.RawMessage, free func()) error
 }
 
