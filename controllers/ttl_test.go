@@ -43,7 +43,7 @@ func TestAnEndedPodIsDeletedAfterItsTTL(t *testing.T) {
 	}
 }
 
-func TestThePodOfACompletedSessionIsNotDeletedWhileItsPhaseIsRunning(t *testing.T) {
+func TestThePodOfACompletedSessionIsNotDeletedWhileThePodPhaseIsRunning(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -81,7 +81,7 @@ func (c shortDefaultTTL) Get(ctx context.Context, key client.ObjectKey, object c
 	return c.Client.Get(ctx, key, object, options...)
 }
 
-func TestTheVolumeOfASuspendedSessionHasTheTTLThatAppliedAtItsStart(t *testing.T) {
+func TestTheVolumeTTLOfASuspendedSessionDoesNotChange(t *testing.T) {
 	t.Parallel()
 	for name, meanwhile := range map[string]func(*testing.T, *v1alpha1.UserSettings, *v1alpha1.SessionClass){
 		"after its settings change class": func(t *testing.T, settings *v1alpha1.UserSettings, _ *v1alpha1.SessionClass) {

@@ -42,8 +42,8 @@ func TestOnlyTheSessionCanDecryptItsModelSettings(t *testing.T) {
 }
 
 func TestTheLargestKeyFitsIntoSealedModelSettings(t *testing.T) {
-	// JSON escapes no character of this key. This is true of most keys. A key with escapes, which
-	// have up to six bytes each, may be too large.
+	// Like most keys, this key has no characters that JSON escapes. With many such characters, the
+	// sealed settings could exceed MaxModel, because an escape has up to six bytes.
 	sealed, err := session.SealModel("session-key", "u1", session.ModelSettings{
 		Key: strings.Repeat("k", session.MaxSecret), Model: strings.Repeat("m", 256), BaseURL: strings.Repeat("u", 2048)})
 	if err != nil || len(sealed) > session.MaxModel {

@@ -26,8 +26,8 @@ import (
 
 const (
 	// bindReaders bounds the number of Binds that are read at the same time. bindReadTimeout bounds
-	// the time to read one Bind. The limits protect the pod from clients without its key, which can
-	// also send data to the port.
+	// the time to read one Bind. Clients without the pod's key can send data to the port, too. The
+	// limits protect the pod from them.
 	bindReaders     = 4
 	bindReadTimeout = 5 * time.Second
 	// bindWait bounds how long a Bind with the query parameter "wait" waits for the session.

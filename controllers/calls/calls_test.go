@@ -48,7 +48,7 @@ func TestAFullPoolDelaysFurtherCalls(t *testing.T) {
 	}
 }
 
-func TestAPoolIsBusyIfHalfOfItsCallsRun(t *testing.T) {
+func TestAPoolIsBusyIfHalfOfItsSlotsAreInUse(t *testing.T) {
 	pool, started, release := calls.New(4), make(chan struct{}), make(chan struct{})
 	call := func(context.Context) { started <- struct{}{}; <-release }
 	pool.Go(t.Context(), "a", types.NamespacedName{Name: "a"}, call)

@@ -41,9 +41,10 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	if EndsNow(before, v) {
 		status.Result = v.Result
 	}
-	// A restart time that has passed restarts only an ended session. If the session has not ended,
-	// the time is recorded as done, so that it causes no restart later. If the session has ended
-	// but is not restarted now, for example because spec.suspend is set, the restart stays pending.
+	// When the time spec.restartAt has come, an ended session restarts. A session that has not ended
+	// needs no restart. RestartedAt is recorded in both cases, so that the same time causes no
+	// restart later. If the session has ended but is not restarted now, for example because
+	// spec.suspend is set, the restart stays pending.
 	if pending := HasEnded(before) && v.Next == nil; restartDue(o) && !pending {
 		status.RestartedAt = o.Conversation.Spec.RestartAt
 	}
@@ -167,8 +168,8 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 		}
 		return
 	}
-	// A start begins when the session no longer waits for its settings or a slot. While a session
-	// is queued, the start time is the time at which it began to wait.
+	// When a session no longer waits for its settings or for a slot, its start begins, so StartTime
+	// becomes now. While a session is queued, StartTime is the time at which it was queued.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.Reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.Reason != v1alpha1.ReasonQueued
 	// A new attempt begins a new start if a user requested it, or if the session ran in the

@@ -21,11 +21,10 @@ import (
 // each test needs its own address.
 const sessionAddress = "127.31.4.1"
 
-// hosted is a cluster with one user, who has a running conversation and a token of a git host. The
-// channel dropped is closed when the garbage collector frees the Conversations that ConversationsOf
-// lists.
+// hosted is a cluster with one user, who has a running conversation and a token of a git host.
 type hosted struct {
 	stubCluster
+	// dropped is closed when the garbage collector frees the list that ConversationsOf created.
 	dropped chan struct{}
 }
 

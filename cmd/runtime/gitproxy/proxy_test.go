@@ -86,7 +86,7 @@ func (p *prepared) request(t *testing.T, method, url, header, body string) (int,
 	return response.StatusCode, response.Header, string(text)
 }
 
-func TestGitClonesFetchesAndPushesWithoutTheToken(t *testing.T) {
+func TestGitCanCloneFetchAndPushWithoutTheToken(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "private/site.git")
 	p := prepare(t, server)
@@ -199,8 +199,8 @@ func TestResponsesOfTheHostDoNotContainTheToken(t *testing.T) {
 	}
 }
 
-// lfsHost is a host that stores LFS objects itself. Like Gitea and GitLab, it repeats the
-// Authorization header.
+// lfsHost is a host that stores LFS objects itself. Like Gitea and GitLab, it answers a
+// batch request with actions that contain the Authorization header of the request.
 type lfsHost struct {
 	mu      sync.Mutex
 	url     string

@@ -17,8 +17,8 @@ import (
 var (
 	// ErrNoSnapshot says that the archive has no snapshot.
 	ErrNoSnapshot = errors.New("the archive has no snapshot of these files")
-	// ErrOtherSnapshot says that the archive has a snapshot of an earlier attempt, which this
-	// attempt did not restore.
+	// ErrOtherSnapshot says that the archive has a snapshot of an earlier attempt. An attempt must
+	// not replace a snapshot that it did not restore.
 	ErrOtherSnapshot = errors.New("the archive has an earlier snapshot, which was not restored")
 	// ErrSnapshotTooLarge says that the archive has no room for a snapshot.
 	ErrSnapshotTooLarge = errors.New("the snapshot is too large for the archive, or the user's storage limit is reached")

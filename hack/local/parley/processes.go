@@ -97,9 +97,9 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// The manager may be configured not to create the archive's certificate and key. If
-				// it creates them, it writes them together with the authority's certificates. This
-				// function waits for the authority's certificates, so it need not wait for these.
+				// The manager may be configured not to create the archive's certificate and key, so
+				// this loop skips them if they are absent. If the manager creates them, it writes
+				// them together with the authority's certificates, for which MountSigningKey waits.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}
