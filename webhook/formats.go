@@ -71,8 +71,8 @@ func emailProblem(value string) string {
 }
 
 func languageProblem(value string) string {
-	// A ValueError means that the tag is well-formed, but missing in the library's tables, which
-	// may be old.
+	// Accept a tag that causes a ValueError: it is well-formed, but the library does not know it.
+	// The library may be older than the tag.
 	var unknown language.ValueError
 	if _, err := language.Parse(value); err != nil && !errors.As(err, &unknown) {
 		return "must be a language tag, such as en or zh-CN"

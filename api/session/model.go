@@ -38,8 +38,8 @@ func NewCipher(key []byte) (cipher.AEAD, error) {
 }
 
 // modelCipher derives the cipher of a session's model settings from the session's key, which the
-// archive and the facade do not have. Each start by a user creates a new key. The session then
-// cannot read earlier model settings.
+// archive and the facade do not have. Each start by a user creates a new session key, so a
+// session cannot read the model settings of an earlier start.
 func modelCipher(sessionKey, uid string) (cipher.AEAD, error) {
 	key, err := hkdf.Key(sha256.New, []byte(sessionKey), nil, "parley model settings "+uid, SnapshotKeySize)
 	if err != nil || sessionKey == "" {

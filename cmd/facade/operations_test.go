@@ -48,7 +48,8 @@ func ownFacade(t *testing.T, args ...string) *facadeenv.Facade {
 	return f
 }
 
-// atFacade returns the same person, as a client of the facade at this address.
+// atFacade returns a copy of the person that sends its requests to the facade at this address. It
+// waits until that facade accepts the person's key.
 func (p *person) atFacade(t *testing.T, url string) *person {
 	t.Helper()
 	there := *p

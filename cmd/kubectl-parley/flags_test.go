@@ -11,7 +11,8 @@ import (
 func TestNoCommandShadowsAFlagOfKubectl(t *testing.T) {
 	root := newRoot(genericiooptions.NewTestIOStreamsDiscard())
 	for _, cmd := range root.Commands() {
-		// The flags of the root command are not merged into cmd.Flags() yet.
+		// Cobra has not added the root command's flags to cmd.Flags() yet, so VisitAll visits only
+		// the command's own flags.
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 			if root.PersistentFlags().Lookup(flag.Name) != nil {
 				t.Errorf("%s has a flag --%s of its own", cmd.Name(), flag.Name)

@@ -91,7 +91,8 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 	if err := addSnapshotKeys(data, &in.Document, in.SnapshotSecrets...); err != nil {
 		return nil, err
 	}
-	// An image with its own entry point does not use a certificate of Parley.
+	// Only Parley's runtime uses the certificate. In a SandboxRuntimeContainerImage, the image's
+	// own entry point replaces the runtime.
 	if in.Authority != nil && in.Document.Settings.SandboxRuntimeContainerImage == nil {
 		if err := in.Authority.addServerCertificate(data, in.Document.UID, now); err != nil {
 			return nil, err

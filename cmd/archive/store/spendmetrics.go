@@ -8,8 +8,8 @@ import (
 )
 
 // spentDollars counts the costs that this process wrote to the ledgers. It has no label for the
-// user: there may be many users, and metrics are widely readable. The label is not named namespace,
-// because Prometheus itself sets a label with that name.
+// user: there may be many users, and metrics are widely readable. The label of the namespace is
+// session_namespace, because Prometheus itself sets a label with the name namespace.
 var spentDollars = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_spent_dollars_total",
 	Help: "Costs of model calls in US dollars that this process wrote to the ledger, by the namespace of the session.",

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// The type more is the settings table with three new settings. A new setting needs one line in the
-// table and one field in the CRD, and no other code.
+// The type more adds three settings to rest.Settings, one field for each. A new setting needs a
+// field in rest.Settings and a field in the CRD, and no other code.
 type more struct {
 	rest.Settings
 	Colour  rest.Field[string] `json:"colour" spec:"favouriteColour"`
@@ -53,7 +53,7 @@ func TestEveryKeyHasASecretThatTheFacadeMayWrite(t *testing.T) {
 	}
 }
 
-func TestANewSettingNeedsOneLineInTheTable(t *testing.T) {
+func TestANewSettingNeedsOnlyAStructField(t *testing.T) {
 	live := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Name: "ada"}}
 	live.ManagedFields = []metav1.ManagedFieldsEntry{managedBy("git", `{"f:favouriteColour": {}}`),
 		managedBy(cluster.FieldOwner, `{"f:quietHours": {}}`)}

@@ -33,8 +33,8 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	if err := hold.Take(announced); err != nil {
 		return nil, nil, err
 	}
-	// The first read makes the server send "100 Continue", and the client then sends its body.
-	// Delete the header Expect, because TurnAway discards a body only if this header is absent.
+	// The read below makes the server send "100 Continue", and the client then sends its body.
+	// Delete the header Expect, which tells TurnAway that the client has sent no body to discard.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }

@@ -33,7 +33,8 @@ func (f *usageFilter) Write(text []byte) (int, error) {
 	}
 	if f.passing || len(rest) > largestEvent {
 		f.passing = true
-		// The two newlines that end an event may be split between this part and the next part.
+		// Hold back the last two bytes: they may be the first part of the separator that ends the
+		// event, and the next Write may bring its last part.
 		cut := max(0, len(rest)-2)
 		if _, err := f.out.Write(rest[:cut]); err != nil {
 			return 0, err

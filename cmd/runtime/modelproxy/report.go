@@ -38,9 +38,9 @@ func (l *costLine) at(key lineKey) session.SpentLine {
 		Cost: session.DollarsOf(&l.cost)}
 }
 
-// send sends a report and applies the answer. If the call fails, the archive may still have
-// recorded the report. If frozen is set, the report may have changed the reservation. In that case,
-// send keeps only the part of the reservation that calls in flight use.
+// send sends a report and applies the answer. After an error, the archive may still have recorded
+// the report. If frozen is set, this report may have changed the reservation, so send gives up the
+// free part of the reservation.
 func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant, error) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()

@@ -29,9 +29,9 @@ func (c *Clock) LaggingClock(by time.Duration) func() time.Time {
 	return func() time.Time { return c.now.Load().Add(-by) }
 }
 
-// provider counts the costs of all calls, as a model provider does. At each call, it adds the costs
-// so far and the highest possible costs of all calls in flight. The sum must stay within the
-// limits.
+// provider counts the costs of all calls, as a model provider does. When a call begins, provider
+// checks that the costs of all ended calls plus the highest possible costs of all calls in flight
+// stay within the limits.
 type provider struct {
 	t       *testing.T
 	claims  session.SpendClaims

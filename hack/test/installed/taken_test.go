@@ -14,9 +14,10 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// The list checkedElsewhere contains rights that are checked during requests for other objects. The
-// test removes each of these rights. A request during which the right is checked must then fail.
-func TestARequestFailsIfAnIndirectlyCheckedRightIsRemoved(t *testing.T) {
+// To create an object that refers to a Conversation or to UserSettings, a process also needs a
+// right on the referenced object. The list checkedElsewhere contains these rights. The test removes
+// each of them, and expects that the process can no longer create such an object.
+func TestCreatingFailsWithoutTheRightOnAReferencedObject(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"})
 	ada := i.newPerson(namespace(t, "taken"))
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k"}`)
