@@ -91,8 +91,8 @@ func TestAStartCostsOnlyTheNecessaryRequests(t *testing.T) {
 	} {
 		before, begun := len(managerRequests(t)), time.Now()
 		run(withTask(ns, name).With(c.change))
-		// After the manager created the session key of the settings, it reconciles the settings
-		// again. Omit these requests, which may fall into the time of this start.
+		// Omit the requests for session keys. They belong to reconciles of the settings, which may
+		// happen during this start.
 		got := slices.DeleteFunc(managerRequests(t)[before:], func(request string) bool {
 			return strings.HasSuffix(request, "-session-key")
 		})

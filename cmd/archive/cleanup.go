@@ -43,7 +43,8 @@ func cleanUp(ctx context.Context, archive *store.Store, known *conversations, re
 	}
 	for {
 		wait := sweepRetry
-		// While the cache is incomplete, a sweep would treat existing Conversations as deleted.
+		// Sweep only if the cache is complete. Otherwise, the sweep would treat Conversations that
+		// are not in the cache yet as deleted.
 		if known.ready(ctx) == nil {
 			removed, err := archive.Sweep(ctx, func(uid string) (string, error) { return known.OwnerOf(ctx, uid) }, retention,
 				time.Now())

@@ -243,9 +243,10 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if err := s.writeDocument(); err != nil {
 		return nil, err
 	}
-	// The agent and the tool servers inherit this environment. It must be set before the first TLS
-	// connection, which may be to the archive. The error is returned at the end, when there is a
-	// journal to record it.
+	// Set the variables that the agent and the tool servers inherit. trust() must be called before
+	// the first TLS connection (perhaps to the archive), because Go reads the trusted certificates
+	// only once. An error is returned at the end of this function, because the journal, which
+	// records the error, is not open yet.
 	prepared := errors.Join(
 		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir),
 		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home, s.env.image),

@@ -57,8 +57,9 @@ func conditionTrue(pod *corev1.Pod, t corev1.PodConditionType) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// LacksRoom reports whether a pod could be scheduled if another pod ended. The scheduler says this
-// only in its message.
+// LacksRoom reports whether a pod is unschedulable because the nodes are full, so that the end of
+// another pod could help. Only the scheduler's message says this: the reason of the condition is
+// the same for all unschedulable pods.
 func LacksRoom(pod *corev1.Pod) bool {
 	if pod == nil {
 		return false

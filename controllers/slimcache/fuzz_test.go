@@ -156,8 +156,8 @@ func obeySchema(object client.Object) {
 
 // Every object that the API server can store has a bounded size in the cache. The controllers make
 // the same decisions with the cached object as with the complete object: the cache marks a
-// truncated spec, and keeps the owner, the names of ConfigMaps, and the names of Secrets or
-// AnySecret.
+// truncated spec, and keeps the owner and the names of ConfigMaps and Secrets. AnySecret may
+// replace the names of the Secrets.
 func FuzzTransform(f *testing.F) {
 	for kind := range fuzzedKinds {
 		for _, choices := range []string{"", "\x01\x02\x03", "zq9 8b", "\x07\x06\x04\x03"} {
@@ -246,7 +246,8 @@ func checkDecisions(t *testing.T, before, after client.Object) {
 	}
 }
 
-// checkSecrets checks that the cached references contain the name of every Secret, or AnySecret.
+// checkSecrets checks that the cached references contain the name of every Secret, or that they
+// contain AnySecret, which stands for all names.
 func checkSecrets(t *testing.T, before, after []v1alpha1.SecretReference) {
 	t.Helper()
 	named := func(name string) bool {

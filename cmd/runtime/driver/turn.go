@@ -21,8 +21,9 @@ type ending struct {
 	// reason says why the turn failed. id is one of errorIDs, or empty.
 	reason string
 	id     string
-	// notStarted is set if the agent could not be started. If the turn had not begun either,
-	// withdrawn is the event ID of its message. That message waits for the next start of the agent.
+	// notStarted is set if the agent could not be started. withdrawn is then the event ID of the
+	// turn's message, which waits again until the agent is started. The message of a resumed turn
+	// does not wait again: withdrawn is nil.
 	notStarted bool
 	withdrawn  *int
 	// idle is set if the user did not answer the agent's question in time.
@@ -98,8 +99,9 @@ func (d *Driver) recordEnd(end *ending) {
 		}
 		events = append(events, failure)
 	}
-	// A one-shot session accepts no second message. A message that waits here is therefore the
-	// reason with which the user rejected an action, and the agent still has to read it.
+	// A one-shot session is finished after its turn, unless a message waits. The user can send only
+	// one message, so the waiting message is the user's reason for the rejection of an action. The
+	// agent must still read this reason.
 	if end.state == session.StateAwaiting && d.Doc.OneShot && len(d.history.waiting) == 0 {
 		end.state = session.StateFinished
 	}
@@ -137,10 +139,9 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 	return d.promptAgent(ctx, t, prompt)
 }
 
-// stoppedUnprompted ends a turn that the user stopped before the agent received the prompt. It
-// records the turn with the ACP session of the previous turn, even if the agent has a new session.
-// The next turn is then the first turn of the new session, and its prompt contains the
-// instructions.
+// stoppedUnprompted ends a turn that the user stopped before the agent received the prompt. The
+// first prompt of an ACP session contains the instructions, so this turn must not count as the
+// first turn of a new ACP session. It is recorded with the ACP session of the previous turn.
 func (d *Driver) stoppedUnprompted(t task) ending {
 	d.mu.Lock()
 	defer d.mu.Unlock()

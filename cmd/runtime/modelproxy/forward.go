@@ -165,10 +165,9 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 	}
 	_ = response.Body.Close()
 	response, err = p.roundTrip(to.request(ctx, r, call, ask.body), cancel)
-	// The endpoint refused stream_options, but accepts the call without the request for usage:
-	// later calls to this endpoint do not request the usage. If the agent sent its own
-	// stream_options, the endpoint may have refused those. Later calls then still request the
-	// usage.
+	// If the repeated call succeeds, later calls to this endpoint do not request the usage either.
+	// This does not apply if the agent sent its own stream_options: they may have caused the
+	// refusal, and an agent must not be able to stop the requests for usage.
 	if err == nil && response.StatusCode/100 == 2 && ask.options == nil {
 		to.usageRefused.Store(true)
 	}

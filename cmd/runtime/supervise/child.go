@@ -80,9 +80,8 @@ func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string 
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
 	case killedByOthers:
-		// The kernel or another process killed the session, and the supervisor does not know why.
-		// Missed probes do not show that the session was unresponsive, because a session that is
-		// short of memory also misses probes.
+		// Return no reason, even if c.silent is set: the supervisor does not know why the kernel or
+		// another process killed the session. A session that is short of memory also misses probes.
 	case c.silent:
 		return endedAsSilent
 	}

@@ -97,7 +97,7 @@ func TestALocalRepositoryIsCloned(t *testing.T) {
 	}
 }
 
-func TestAnEmptyRepositoryCanBeFilled(t *testing.T) {
+func TestTheCloneOfAnEmptyRepositoryAcceptsCommits(t *testing.T) {
 	server := gitserver.New(t)
 	server.CreateEmpty(t, "public/new.git")
 	o := options(t, &session.Repository{Name: server.URL + "/public/new.git"})
@@ -230,7 +230,7 @@ func TestAResumedWorkspaceIsNotClonedAgain(t *testing.T) {
 	}
 }
 
-func TestTheConfigurationOfAResumedCloneIsUnchanged(t *testing.T) {
+func TestAResumedWorkspaceKeepsItsGitConfiguration(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "public/site.git")
 	o := options(t, &session.Repository{Name: server.URL + "/public/site.git"})

@@ -85,8 +85,8 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, c
 	return nil
 }
 
-// victim chooses the next process to kill. It does not choose a manager while no manager leads;
-// otherwise a manager might never become the leader.
+// victim chooses the next process to kill. It chooses a manager only while a manager leads.
+// Otherwise, no manager might live long enough to become the leader.
 func (i *installation) victim(ctx context.Context, random *rand.Rand) (string, *supervised) {
 	dice, replica := random.IntN(100), random.IntN(replicas)
 	switch {
