@@ -104,7 +104,8 @@ func (p *pod) staysWhenAsked(t *testing.T) {
 	}
 }
 
-// The session is on scratch space and cannot archive its files, so its end would delete them.
+// The session is on scratch space and cannot archive its files. Its end would delete them, so it
+// refuses to leave.
 func TestASessionThatCannotArchiveItsFilesKeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*scratchPod){

@@ -112,8 +112,8 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 		s.log.Error("the deleted branch could not be restored", "error", err)
 		return nil, s.noBranch
 	case err == nil:
-		// Prepare the workspace again. The snapshot may have another branch, and git's
-		// configuration in the home directory was replaced.
+		// Prepare the workspace again: the restored clone may be on another branch than the fresh
+		// clone, and the restored files replaced git's configuration in the home directory.
 		if work, err = workspace.Prepare(ctx, s.workspaceOptions()); err != nil {
 			return nil, err
 		}
@@ -256,8 +256,8 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 		text += fmt.Sprintf(", as it was after event %d. Later events exist, and their changes to files are lost.",
 			contents.Event)
 	} else if contents.Attempt != s.env.attempt-1 {
-		// The snapshot is older than the previous attempt, but no later events exist. An attempt
-		// after the snapshot may have changed files before it recorded its first event.
+		// The snapshot is not from the previous attempt. The attempts after the snapshot recorded
+		// no work, but they may have changed files.
 		text += fmt.Sprintf(", as attempt %d left it. If a later attempt changed files, these changes are lost.",
 			contents.Attempt)
 	} else {
@@ -286,9 +286,9 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	return driver.Restored(s.journal, text, toAgent, outdated)
 }
 
-// actionsAfter lists the agent's actions after an event. It ignores notices and all states except
-// running. If no other events follow, the list is nil. If other events follow, but no actions of
-// the agent, the list is empty.
+// actionsAfter lists the actions that the agent performed after an event. The list is nil if
+// nothing follows the event except notices and states other than running. The list is empty, but
+// not nil, if other events follow and none of them is an action of the agent.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0
 	err = s.journal.Events(event+1, func(e *session.Event) bool {

@@ -22,10 +22,12 @@ func main() {
 	os.Exit(code)
 }
 
-// run isolates the environment and runs the runtime. args are the names of the environment
-// variables that the pod sets. The names are arguments, because an image can set variables but
-// cannot change the arguments. Outside of a pod, the first argument is the flag
-// supervise.FromEnvironment. The runtime starts confined programs with process.ConfineCommand.
+// run hides the image's environment variables from the runtime, and then runs the runtime. args
+// names the environment variables that the pod sets. An image could change such a list in a
+// variable, but it cannot change the arguments. Outside of a pod, the flag
+// supervise.FromEnvironment precedes the names. If the first argument is process.ConfineCommand,
+// run instead confines this process and executes the program in args. The runtime starts confined
+// programs in this way.
 func run(args []string) (code int, err error) {
 	if len(args) >= 3 && args[0] == process.ConfineCommand {
 		return exitCannotRun, process.Become(args[1], args[2:])

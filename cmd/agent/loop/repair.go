@@ -100,8 +100,8 @@ func (s *state) repair(r turnlog.Record) {
 			if part = withoutCall(part, calls); r.Images {
 				part = withoutImage(part, removedImage)
 			}
-			// Keep reasoning only if no call became text and r.Thinking is not set. Providers may
-			// refuse reasoning without its call.
+			// Drop reasoning if r.Thinking is set, or if calls became text: providers may refuse
+			// reasoning without its call.
 			if part.Thinking == nil || len(calls) == 0 && !r.Thinking {
 				parts = append(parts, part)
 			}

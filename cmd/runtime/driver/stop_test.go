@@ -145,7 +145,8 @@ func TestAnAgentThatDoesNotReadItsInputCanBeStopped(t *testing.T) {
 	d.start().until(session.StateStopped)
 }
 
-// A stop must dismiss the pending question. Otherwise, the agent would have to be killed.
+// A stop must dismiss the pending question. Otherwise, the agent would wait for the answer until
+// the driver kills it.
 func TestAStopDuringAQuestionEndsTheTurn(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")}).start()

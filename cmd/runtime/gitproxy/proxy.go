@@ -139,8 +139,8 @@ func (p *Proxy) clean(response *http.Response) error {
 	return nil
 }
 
-// cleanLocation rewrites a redirect within the host, so git follows it through the proxy. git
-// follows a redirect to another host directly, without the token.
+// cleanLocation changes redirects that stay on the git host, so that git follows them through the
+// proxy. git follows a redirect to another host directly, without the token.
 func (p *Proxy) cleanLocation(response *http.Response) {
 	target, err := response.Location()
 	if err != nil {
@@ -150,7 +150,8 @@ func (p *Proxy) cleanLocation(response *http.Response) {
 	response.Header.Set("Location", p.options.Mask(p.localised(target)))
 }
 
-// localised returns the proxy's URL for a URL on the host, and other URLs unchanged.
+// localised replaces the git host in a URL with the proxy's address. It returns other URLs
+// unchanged.
 func (p *Proxy) localised(target *url.URL) string {
 	if target.Scheme != p.origin.Scheme || !strings.EqualFold(target.Host, p.origin.Host) {
 		return target.String()

@@ -126,8 +126,8 @@ func (a *ask) limitOutput(wire wire, to *target, model session.Model) (tokens in
 const azureSuffix = ".openai.azure.com"
 
 // limitGoogleOutput does the same as limitOutput for Gemini's API. This API accepts two names for
-// each limit. The function writes only one of them, so that the endpoint and the proxy use the same
-// value.
+// each limit, and a request may contain both. The function writes the higher value under one name
+// and removes the other name, so that the endpoint uses the same value as the proxy.
 func (a *ask) limitGoogleOutput(most int64) (tokens int64, err error) {
 	name := googleConfig
 	if a.fields[googleConfigSnake] != nil {

@@ -69,8 +69,9 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 		}
 		u.note(err)
 		u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.describe(err))
-		// settled() lets the session start without this server. Many agents read the tool list only
-		// once, so after a transient error, the session waits for up to startAttempts attempts.
+		// settled() lets the session start without this server. If the error is transient, call
+		// settled() only after startAttempts attempts, because many agents read the tool list only
+		// once.
 		if transient := (transientError{}); !errors.As(err, &transient) || attempt >= startAttempts {
 			settled()
 		}

@@ -142,8 +142,9 @@ func openRoots(of Source) (map[place]*os.Root, error) {
 }
 
 // collectPlace lists a place's files, except for the top-level entries in skip. If optional is set,
-// it omits entries with too many files, and then the largest entries until the others are small
-// enough. It adds the names of the omitted entries to c.omitted, each after the given prefix.
+// it omits each top-level entry with more than maxBesideFiles files. Then it omits the largest
+// entries until the total size is at most maxBeside. It adds the names of the omitted entries, with
+// the prefix, to c.omitted.
 func (c *content) collectPlace(ctx context.Context, at place, skip map[string]bool, optional bool,
 	prefix string) error {
 	entries, err := fs.ReadDir(c.roots[at].FS(), ".")

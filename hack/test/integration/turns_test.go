@@ -172,7 +172,8 @@ func TestTheStatusShowsAnAgentThatCannotStart(t *testing.T) {
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateError)
 	ada.awaitTurn(t, "talk", v1alpha1.TurnFailed, v1alpha1.ReasonAgentNotStarted, "the agent broken cannot be started")
-	// The first message still waits. After the restart, an agent that can start answers it.
+	// The first message still waits. Restart the session with a working agent, which then answers
+	// the message.
 	ada.wants(t, 200, "POST", "/api/settings", `{"agent": "CodeActAgent"}`)
 	ada.restart(t, "talk")
 	ada.awaitAgent(t, "talk", session.StateAwaiting)

@@ -8,7 +8,8 @@ import (
 	"net/http"
 )
 
-// events collects the server-sent events of an answer, so that the answer can be interrupted.
+// events collects the server-sent events of an answer before they are sent, so that the server can
+// pause or break off in the middle of the answer.
 type events struct {
 	w   http.ResponseWriter
 	all [][]byte
