@@ -76,8 +76,8 @@ func managerConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The manager's role allows to list and watch SessionClasses, as its cache does. Some tests
-	// read with a client that has no cache and needs the right to get them.
+	// The manager reads SessionClasses from its cache, so its role has only the verbs list and
+	// watch for them. Some tests use a client without a cache, which needs the verb get.
 	uncached, err := documents.Decode(
 		[]byte(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: uncached-reads},
 		rules: [{apiGroups: [parley.dev], resources: [sessionclasses], verbs: [get]}]}`))

@@ -67,7 +67,7 @@ func TestOpenAPISchemasMatchGoTypes(t *testing.T) {
 	}
 }
 
-func TestSettingsTableMatchesCRD(t *testing.T) {
+func TestSettingsOfTheHTTPAPIMatchTheCRD(t *testing.T) {
 	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_usersettings.yaml"))
 	if err != nil {
 		t.Fatal(err)

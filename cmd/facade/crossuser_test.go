@@ -75,7 +75,7 @@ func TestNoCallReachesAnotherPersonsConversation(t *testing.T) {
 	ada.get(t, "/api/conversations/talk/config").wants(t, 200)
 	before := ada.conversation(t, "talk")
 
-	// Bob is in Ada's group, too.
+	// Bob is in his own group, blue, and in Ada's group, red.
 	claims := o.issuer.Claims("bob@example.com", "blue", "red")
 	bobs := map[string]*person{"token": o.bearer("bob", o.issuer.Sign(claims)), "cookie": o.signIn(t, "bob", claims)}
 	await(t, func() error { return codeOf(bobs["token"].get(t, "/api/settings"), 200) })

@@ -47,7 +47,7 @@ func TestStatusShowsTheOutcomeOfTheTurn(t *testing.T) {
 	}
 }
 
-func TestStatusDoesNotShowTheScratchSpaceOfAStoppedSessionAsHealthy(t *testing.T) {
+func TestStatusShowsNoCheckMarkForTheScratchSpaceOfAStoppedSession(t *testing.T) {
 	t.Parallel()
 	f := runningWith(nil)
 	if got := f.workspaceNode().text; !strings.HasPrefix(got, markOK) {

@@ -17,20 +17,20 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// The type always is a stub for which every conversation and attempt is valid.
-type always struct{}
+// anyUID is a stub for which every conversation and attempt is valid.
+type anyUID struct{}
 
-func (always) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }
+func (anyUID) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }
 
-func (always) NameOf(_ context.Context, uid string) (string, error) { return "ns/" + uid, nil }
+func (anyUID) NameOf(_ context.Context, uid string) (string, error) { return "ns/" + uid, nil }
 
-func (always) CheckAttempt(context.Context, string, int) error { return nil }
+func (anyUID) CheckAttempt(context.Context, string, int) error { return nil }
 
-// The function kept starts an archive and configures the pod's session to use it.
-func kept(t *testing.T, p *pod) archivetest.Store {
+// startArchive starts an archive and configures the pod's session to use it.
+func startArchive(t *testing.T, p *pod) archivetest.Store {
 	t.Helper()
 	store := archivetest.Open(t, archivetest.InDirectory(t))
-	server := httptest.NewServer(httpapi.NewHandler(store.Store, always{}, func() ([]ed25519.PublicKey, error) {
+	server := httptest.NewServer(httpapi.NewHandler(store.Store, anyUID{}, func() ([]ed25519.PublicKey, error) {
 		return []ed25519.PublicKey{facadeKey.Public().(ed25519.PublicKey)}, nil
 	}))
 	t.Cleanup(server.Close)
@@ -48,7 +48,7 @@ func kept(t *testing.T, p *pod) archivetest.Store {
 func TestASessionOfADeletedConversationEndsWithoutAnError(t *testing.T) {
 	t.Parallel()
 	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true")})
-	kept(t, p)
+	startArchive(t, p)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "the conversation is deleted", http.StatusGone)
 	}))
@@ -79,7 +79,7 @@ func TestTheJournalIsArchivedBeforeTheDiffIsComputed(t *testing.T) {
 		UID: "u1", FirstMessage: "work", OneShot: true, Repository: &session.Repository{Name: address, Branch: "main"},
 		Agent: agent(`for i in $(seq 30); do seq $i 5 99999 | sed s/$/x$i/ > f$i; done`),
 	})
-	store := kept(t, p)
+	store := startArchive(t, p)
 	p.start(t)
 	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
 	eventually(t, "the archive has the end of the journal", func() bool {
@@ -106,7 +106,7 @@ func TestAStoppingSessionRefusesMessages(t *testing.T) {
 		d.UID = "u1"
 		d.ToolServers.SHTTP = []session.RemoteServer{silentServer(t)}
 	}, says("Done."))
-	kept(t, p)
+	startArchive(t, p)
 	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	t.Cleanup(slow.Close)
 	p.doc.ArchiveURL = slow.URL

@@ -57,7 +57,7 @@ func TestAnIdleSessionGivesUpItsSlotForAnother(t *testing.T) {
 	t.Parallel()
 	p, _ := scripted(t, func(d *session.Document) { d.IdleTimeout = metav1.Duration{Duration: time.Hour} },
 		says("Done."))
-	archived := kept(t, p)
+	archived := startArchive(t, p)
 	p.start(t)
 	p.waitReady(t)
 	p.awaitsUser(t)

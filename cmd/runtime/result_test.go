@@ -34,8 +34,8 @@ func TestTheCABundleOfAClassVerifiesTheArchivesCertificate(t *testing.T) {
 	company := newAuthority(t)
 	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true"),
 		CABundle: company.pem})
-	store := kept(t, p)
-	p.doc.ArchiveURL = company.serve(t, httpapi.NewHandler(store.Store, always{}, func() ([]ed25519.PublicKey, error) {
+	store := startArchive(t, p)
+	p.doc.ArchiveURL = company.serve(t, httpapi.NewHandler(store.Store, anyUID{}, func() ([]ed25519.PublicKey, error) {
 		return []ed25519.PublicKey{facadeKey.Public().(ed25519.PublicKey)}, nil
 	}))
 	p.writeDocument(t)

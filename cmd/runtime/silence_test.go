@@ -62,7 +62,7 @@ func (p *pod) whyEnded(t *testing.T) (code int, reason string) {
 func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 	t.Helper()
 	p = newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("exit 3")})
-	kept(t, p)
+	startArchive(t, p)
 	archive, err := url.Parse(p.doc.ArchiveURL)
 	if err != nil {
 		t.Fatal(err)

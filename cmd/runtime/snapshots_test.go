@@ -46,7 +46,7 @@ func onScratch(t *testing.T, on *pod) *scratchPod {
 	on.doc.UID, on.doc.Scratch = "u1", true
 	address := archivetest.InDirectory(t)
 	p := &scratchPod{pod: on, store: archivetest.Open(t, address), dir: archivetest.Dir(address)}
-	handler := httpapi.NewHandler(p.store.Store, always{}, func() ([]ed25519.PublicKey, error) {
+	handler := httpapi.NewHandler(p.store.Store, anyUID{}, func() ([]ed25519.PublicKey, error) {
 		return []ed25519.PublicKey{facadeKey.Public().(ed25519.PublicKey)}, nil
 	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestTheClassOfAStartIsRecorded(t *testing.T) {
+func TestTheStatusRecordsTheClassWithItsLimits(t *testing.T) {
 	days := func(n int) *time.Duration { return ptrTo(time.Duration(n) * 24 * time.Hour) }
 	for name, bounds := range map[string]Bounds{
 		"every limit": {StartDeadline: time.Minute, MaxDuration: time.Hour, TTL: days(1), WorkspaceTTL: days(2),
@@ -87,7 +87,7 @@ func TestTheRecordedClassChangesOnlyAtAStart(t *testing.T) {
 	expect("running again", "second", "second")
 }
 
-func TestTheClassIsRecordedWithTheFirstStatusThatHasAPod(t *testing.T) {
+func TestTheClassIsRecordedInTheFirstStatusAfterThePodWasCreated(t *testing.T) {
 	c := makeConversation("ns", "c")
 	o := Observation{Conversation: c.Conversation, Bounds: boundsOf(&c.Spec), SettingsExist: true, ClassName: "small",
 		Now: at(1)}
@@ -100,7 +100,7 @@ func TestTheClassIsRecordedWithTheFirstStatusThatHasAPod(t *testing.T) {
 	}
 }
 
-func TestAPodOfParley010NeedsNoSignedSecret(t *testing.T) {
+func TestTheSecretOfAPodOfAnOlderVersionIsRecordedAsUnsigned(t *testing.T) {
 	c := makeConversation("ns", "c").Started(0)
 	pod := podOf(c).Ready()
 	delete(pod.Labels, v1alpha1.LabelProtocol) // Parley 0.1.0 did not set this label
@@ -118,8 +118,9 @@ func TestLifetimesBeyondTheLimitsOfAClassAreReduced(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits          *v1alpha1.LifetimeLimits
 		requested, want *metav1.Duration
-		// ttl is the expected TTL if it differs from the field want. A TTL of zero means an
-		// immediate deletion, while other limits of zero mean no limit.
+		// ttl is the expected TTL; nil if it equals want. A requested TTL of zero means immediate
+		// deletion, so it stays zero. For the other lifetimes, zero means endless, so the limit
+		// replaces it.
 		ttl *metav1.Duration
 	}{
 		"no limits":       {nil, day, day, day},

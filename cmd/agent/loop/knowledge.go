@@ -204,7 +204,7 @@ func (s *Session) entered(paths []string) (learned []turnlog.Knowledge, problems
 }
 
 // instructionLimit is the maximum size, in characters, of the instructions that apply to all
-// messages. The same limit applies to all other instructions in the history together.
+// messages. All other instructions in the history together have a second limit of the same size.
 func (s *Session) instructionLimit() int {
 	return min(maxAllInstructions, s.window()/8*charactersPerToken)
 }

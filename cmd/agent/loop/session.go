@@ -169,9 +169,9 @@ func (s *Session) openTools(ctx context.Context, params acp.SessionParams) (err 
 // ID returns the ID of the session.
 func (s *Session) ID() string { return s.id }
 
-// Close ends the session's processes. It closes the log first. Otherwise, the end of a running
-// command would be recorded as a cancellation by the user. The end of a running turn is not
-// recorded either, so the next process resumes the turn.
+// Close ends the session's processes. It closes the log first. An open log would record the end of
+// a running command as a cancellation by the user, and it would record the end of a running turn.
+// Without a record of the turn's end, the next process resumes the turn.
 func (s *Session) Close() {
 	if s.log != nil {
 		_ = s.log.Close()

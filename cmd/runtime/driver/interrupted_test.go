@@ -161,8 +161,8 @@ func TestUsageIsRestoredFromTheJournal(t *testing.T) {
 	}
 }
 
-// The script was interrupted before its turn began. The next attempt must record the end of the
-// script before it runs the script again.
+// The first attempt ends while the setup script runs, before the turn begins. The next attempt must
+// record the end of the script before it runs the script again.
 func TestTheSetupScriptOfALostAttemptIsRecordedAsEnded(t *testing.T) {
 	t.Parallel()
 	flag := filepath.Join(t.TempDir(), "flag")

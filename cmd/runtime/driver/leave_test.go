@@ -44,8 +44,8 @@ func TestAnIdleSessionEndsWhenAnotherSessionNeedsItsSlot(t *testing.T) {
 	d.leaves()
 }
 
-// The message still waits when the session ends. The next attempt works on it, as after the idle
-// timeout.
+// The agent cannot start, so the first message still waits when the session ends. The next attempt
+// works on this message, as it does after the idle timeout.
 func TestASessionGivesUpItsSlotIfItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say on", Agent: &session.Agent{Name: "x",

@@ -114,9 +114,9 @@ func Failed(events *journal.Journal, reason string) error {
 	return err
 }
 
-// Restored records that the workspace was restored, before the session has a driver. notice is a
-// text for the user. preface is a text that precedes the agent's next message. outdated is set if
-// the agent may have worked after the restored files were saved.
+// Restored records that the workspace of a session without a driver was restored. notice is a text
+// for the user. preface is a text at the beginning of the next prompt to the agent. outdated is set
+// if the agent may have worked after the restored files were saved.
 func Restored(events *journal.Journal, notice, preface string, outdated bool) error {
 	restored := texts{mask: events.Mask}.observed(session.ObservedNotice, notice)
 	restored.Extras = map[string]any{extraPreface: preface}

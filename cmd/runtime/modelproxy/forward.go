@@ -44,13 +44,13 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 	response, usageAdded, err := p.send(ctx, cancel, r, call, to, ask)
 	if err != nil {
 		if r.Context().Err() != nil {
-			entry.answered = true // the endpoint may have used tokens
+			entry.mayCost = true // the endpoint may have used tokens
 			return
 		}
 		entry.failed = true
 		if errors.Is(context.Cause(ctx), errSilence) {
 			err = fmt.Errorf("no answer for %s", p.options.Silence)
-			entry.answered = p.options.Limit > 0 // the endpoint may have used tokens
+			entry.mayCost = p.options.Limit > 0 // the endpoint may have used tokens
 		}
 		if !to.mayRecover(err) {
 			w.Header().Set("X-Should-Retry", "false") // the SDKs of the providers follow this header
@@ -69,7 +69,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 	}
 	body, err := decoded(response)
 	if err != nil {
-		entry.answered = response.StatusCode/100 == 2
+		entry.mayCost = response.StatusCode/100 == 2
 		refuse(w, call.wire, http.StatusBadGateway, "api_error", fmt.Sprintf(
 			"the answer of the model's endpoint %s cannot be read: %v", to.endpoint.base.Host, err))
 		return
@@ -82,7 +82,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 		kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 		out.meter = newMeter(call.wire, kind == "text/event-stream", entry, response.Header)
 		out.settle = func() { p.spend.settle(entry) }
-		entry.answered = true
+		entry.mayCost = true
 		if usageAdded && kind == "text/event-stream" {
 			out.filter = &usageFilter{out: out.masked}
 		}

@@ -245,7 +245,7 @@ func (a *account) end(e *entry) {
 			delete(a.open, e.day)
 		}
 	}
-	if cost := a.costOf(e); e.answered || cost.Sign() > 0 || e.counted.all() > 0 {
+	if cost := a.costOf(e); e.mayCost || cost.Sign() > 0 || e.counted.all() > 0 {
 		a.add(cmp.Or(e.day, a.day), e, cost)
 	}
 	if a.ledger != nil {

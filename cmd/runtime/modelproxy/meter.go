@@ -88,7 +88,7 @@ func (m *meter) picked(path string, value []byte) {
 	if path == "error" { // a failed response with status 200
 		if string(value) != "null" {
 			m.entry.failed = true
-			m.entry.answered = m.entry.hasUsage
+			m.entry.mayCost = m.entry.hasUsage
 			m.brokeOff = m.events > 0
 		}
 		return

@@ -101,10 +101,10 @@ type entry struct {
 	used     tokens
 	reported *big.Rat
 	hasUsage bool
-	// answered is set if the endpoint may have used tokens, even if no response arrived. If the
-	// endpoint then reports no usage, the call's cost is unknown. complete is set if the agent
-	// received the whole response.
-	answered, complete bool
+	// mayCost is set if the endpoint may have used tokens, even if no response arrived. If the
+	// endpoint reports no usage of such a call, the call's cost is unknown. complete is set if the
+	// agent received the whole response.
+	mayCost, complete bool
 	// failed is set if the endpoint failed or the reservation was refused. A failed call does not
 	// count as a call, but its tokens and its cost count.
 	failed bool
@@ -113,8 +113,8 @@ type entry struct {
 	countedCost *big.Rat
 	unpriced    bool
 
-	// began is set if the account counts the call. highest is the highest possible cost of the
-	// call, and day is the day of its reservation. Both are used only with a spending limit.
+	// began is set if account.begin allowed the call. With a spending limit, highest is the highest
+	// possible cost of the call, and day is the day of its reservation.
 	began   bool
 	highest session.Dollars
 	day     string
@@ -155,7 +155,7 @@ func (e *entry) lacksPrice(cost *big.Rat) bool {
 	if e.used.all() > 0 {
 		return cost == nil
 	}
-	return e.answered && e.reported == nil
+	return e.mayCost && e.reported == nil
 }
 
 func (t tokens) all() int64 { return t.input + t.output + t.cacheRead + t.cacheWrite }

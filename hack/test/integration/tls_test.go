@@ -50,8 +50,8 @@ func TestSessionsTrustOnlyTheManagersAuthorityForTheArchive(t *testing.T) {
 	}
 }
 
-// The facade sends tokens to the URL in the status of the Conversation. The URL is an https URL,
-// and only the manager can write the status.
+// The facade sends tokens to the URL in the status of the Conversation. Only the manager can write
+// this URL, and it must write an https URL.
 func TestASessionAcceptsTokensOverTLSOnly(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)
