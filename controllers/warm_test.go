@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -160,6 +161,19 @@ func (w *warmth) podOf(c *v1alpha1.Conversation) *corev1.Pod {
 	return &pods[0]
 }
 
+// writesOfSession returns the manager's writes for a session, without the first writes. It omits
+// events and the writes that refill the pool.
+func (w *warmth) writesOfSession(first int) (writes []string) {
+	for _, write := range testenv.Writes(w.T, auditDir, managerUser, w.namespace)[first:] {
+		if write.Object.Resource != "events" && (!strings.HasPrefix(write.Object.Name, "warm-") || write.Verb == "patch") &&
+			write.Object.Name != "" {
+			writes = append(writes, strings.TrimSuffix(fmt.Sprintf("%s %s/%s", write.Verb, write.Object.Resource,
+				write.Object.Subresource), "/"))
+		}
+	}
+	return writes
+}
+
 // This test is not parallel, so that the start is fast. During a slow start, the manager would also
 // write the steps of the start to the status.
 func TestAWarmStartCostsThreeWritesAndOneCall(t *testing.T) {
@@ -170,15 +184,8 @@ func TestAWarmStartCostsThreeWritesAndOneCall(t *testing.T) {
 	w.start("c")
 	c := w.awaitRunning("c")
 	pod := w.podOf(c)
-	var writes []string
-	for _, write := range testenv.Writes(t, auditDir, managerUser, w.namespace)[before:] {
-		if write.Object.Resource != "events" && (!strings.HasPrefix(write.Object.Name, "warm-") || write.Verb == "patch") &&
-			write.Object.Name != "" {
-			writes = append(writes, strings.TrimSuffix(fmt.Sprintf("%s %s/%s", write.Verb, write.Object.Resource,
-				write.Object.Subresource), "/"))
-		}
-	}
-	if want := []string{"create secrets", "patch pods", "update conversations/status"}; !slices.Equal(writes, want) {
+	if writes, want := w.writesOfSession(before), []string{"create secrets", "patch pods",
+		"update conversations/status"}; !slices.Equal(writes, want) {
 		t.Errorf("the writes are %q, want %q", writes, want)
 	}
 	calls := w.calls()
@@ -252,6 +259,32 @@ func TestAWakingSessionGetsAWarmPod(t *testing.T) {
 	if calls := w.calls(); second.Status.Attempt != 2 || second.Status.PodName == first.Status.PodName ||
 		len(calls) != 2 || calls[1].attempt != 2 || second.Status.PodName != w.podOf(second).Name {
 		t.Errorf("woke as attempt %d in pod %s after %d calls", second.Status.Attempt, second.Status.PodName, len(calls))
+	}
+}
+
+// This test is not parallel, so that the start is fast. The first write records the new attempt.
+func TestAWakeCostsFourWritesOfTheManager(t *testing.T) {
+	w := newWarmth(t, 1)
+	w.manage()
+	w.awaitReady(1)
+	w.start("c")
+	first := w.awaitRunning("c")
+	w.awaitReady(1)
+	change(t, first.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	await(t, func() error {
+		c := &v1alpha1.Conversation{}
+		err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(first), c)
+		if err == nil && (c.Status.State != v1alpha1.StateStopped || !meta.IsStatusConditionTrue(c.Status.Conditions, "Ready")) {
+			err = fmt.Errorf("the session is not stopped: %+v", c.Status)
+		}
+		return err
+	})
+	before := len(testenv.Writes(t, auditDir, managerUser, w.namespace))
+	change(t, first.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	w.awaitRunning("c")
+	if writes, want := w.writesOfSession(before), []string{"update conversations/status", "create secrets", "patch pods",
+		"update conversations/status"}; !slices.Equal(writes, want) {
+		t.Errorf("the writes are %q, want %q", writes, want)
 	}
 }
 

@@ -221,8 +221,8 @@ func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.T
 	switch {
 	case TurnChanged(before, after):
 		return 0
-	case begins && v.Since.IsZero():
-		return threshold // its pod was just created
+	case v.Since.IsZero() && (begins || continues && v.Pod == NeedPod && !v.Blocked && before.Reason == after.Reason):
+		return threshold // its pod was just created or claimed
 	case !begins && !continues, v.Since.IsZero(), v.Since.After(now):
 		// If Since is in the future, a node's clock is ahead of the manager's clock. The age of the
 		// step is then unknown, so the write does not wait.

@@ -145,7 +145,8 @@ func TestShortStepsOfAStartAreNotWrittenToTheStatus(t *testing.T) {
 	fresh := v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, ObservedGeneration: -1}
 	starting := v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling,
 		StartTime: metaTime(0)}
-	waiting, pulling, running, stopped := starting, starting, starting, starting
+	waiting, pulling, running, stopped, resumed, backingOff := starting, starting, starting, starting, starting, starting
+	resumed.Message, backingOff.Reason = "The pod is being created", v1alpha1.ReasonBackingOff
 	waiting.Reason, pulling.Reason = v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonPullingImage
 	running.State, stopped.State = v1alpha1.StateRunning, v1alpha1.StateStopped
 	for name, c := range map[string]struct {
@@ -164,6 +165,11 @@ func TestShortStepsOfAStartAreNotWrittenToTheStatus(t *testing.T) {
 		"a change of state":                 {starting, running, Verdict{}, 2, 20 * time.Second, 0},
 		"an end":                            {starting, stopped, Verdict{Pod: RemovePod}, 2, 20 * time.Second, 0},
 		"a pod that was just created":       {fresh, starting, Verdict{Pod: NeedPod}, 2, stepThreshold, stepThreshold},
+		"a pod that was just created for a resumed session": {starting, resumed, Verdict{Pod: NeedPod}, 2, stepThreshold,
+			stepThreshold},
+		"a pod that could not be created for a resumed session": {starting, resumed, Verdict{Pod: NeedPod, Blocked: true}, 2,
+			stepThreshold, 0},
+		"a pod that was just created after a delay": {backingOff, starting, Verdict{Pod: NeedPod}, 2, stepThreshold, 0},
 		"a pod that waits for a node": {fresh, starting, Verdict{Since: at(1), Pod: NeedPod}, 2, stepThreshold,
 			time.Second},
 		"a pod that waits for a node too long": {fresh, starting, Verdict{Since: at(1), Pod: NeedPod}, 3, stepThreshold, 0},
