@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
@@ -46,15 +47,20 @@ func ClassName(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) st
 }
 
 // lifetime returns the default of the class. If the class has none, it returns the operator's
-// default, limited to the maximum of the class.
+// default. The result does not exceed the maximum of the class.
 func lifetime(class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
-	switch {
-	case class != nil && class.Default != nil:
-		return class.Default.Duration
-	case class != nil && class.Max != nil && class.Max.Duration != 0:
-		return min(fallback, class.Max.Duration)
+	if class == nil {
+		return fallback
 	}
-	return fallback
+	value := fallback
+	if class.Default != nil {
+		value = class.Default.Duration
+	}
+	longest := ptr.Deref(class.Max, metav1.Duration{}).Duration
+	if longest != 0 && (value == 0 || value > longest) { // 0 means no limit
+		return longest
+	}
+	return value
 }
 
 // Bounds returns the time limits and the restart limit of the sessions of this class.

@@ -125,6 +125,11 @@ func TestRequestedLifetimesOverrideTheDefaultsOfTheClass(t *testing.T) {
 		got.StartDeadline != time.Minute || got.MaxDuration != time.Minute || got.TTL != nil {
 		t.Errorf("a default exceeds the maximum of the class: %+v", got)
 	}
+	unlimited := Class{Spec: v1alpha1.SessionClassSpec{Lifetimes: &v1alpha1.SessionLifetimes{
+		MaxDuration: &v1alpha1.Lifetime{Default: &metav1.Duration{}, Max: narrow.Max}}}}
+	if got := unlimited.Bounds(); got.MaxDuration != time.Minute {
+		t.Errorf("the default 0s, which means no limit, exceeds the maximum of the class: %+v", got)
+	}
 	if got := (Class{}).Bounds(); got.MaxDuration != 24*time.Hour || got.MaxRestarts != 5 {
 		t.Errorf("got %+v", got)
 	}
