@@ -93,8 +93,8 @@ func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alph
 
 // removeWarmPod removes the warm pod that the status names, if the pod belongs to an earlier
 // attempt. It reads past the cache, which may not show the pod. It returns an error until the pod
-// is gone. Other pods need no such check: their name is the same in each attempt, so a session
-// never has two of them.
+// is gone. It ignores pods that were created for the session: they have the same name in each
+// attempt, so a session never has two of them.
 func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.Conversation) error {
 	name := c.Status.PodName
 	if name == "" || name == v1alpha1.SessionName(c.Name) {
@@ -171,7 +171,8 @@ func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversa
 		case owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status):
 			return pod, nil
 		case owningClass(pod) == nil || pod.DeletionTimestamp != nil || failedWarm(pod):
-			// owningClass is nil if another session or an earlier attempt owns the pod.
+			// This attempt cannot adopt the pod. If owningClass returns nil, another session or an
+			// earlier attempt already adopted it.
 			return nil, r.giveUpClaim(ctx, c, secret)
 		}
 		if err := r.adoptVolume(ctx, c, pod); errors.Is(err, errBadVolume) {
@@ -243,8 +244,8 @@ func (r *conversationReconciler) adoptVolume(ctx context.Context, c *v1alpha1.Co
 	}
 }
 
-// patchOwner makes the Conversation the only owner of an object, and adds labels. The object must
-// not have changed since it was read.
+// patchOwner makes the Conversation the only owner of an object, and adds labels. It returns a
+// conflict if the object changed since it was read.
 func (r *conversationReconciler) patchOwner(ctx context.Context, c *v1alpha1.Conversation, o, patched client.Object,
 	labels map[string]string) (client.Object, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{

@@ -73,8 +73,8 @@ func (r request) warnWithoutModel(ctx context.Context, catalogue agentCatalogue,
 	settings *v1alpha1.UserSettings, f *findings) {
 	work := spec.InitialUserMsg != nil || spec.ConversationInstructions != nil || spec.SuggestedTask != nil ||
 		spec.CreateMicroagent != nil || len(spec.ImageURLs) > 0 || len(spec.Images) > 0
-	// If an earlier check failed, perhaps the sender is not allowed to use the settings. The
-	// warning would tell the sender that these settings name no model.
+	// Do not warn if an earlier check failed: perhaps the sender is not allowed to use the
+	// settings, and must not learn that they name no model.
 	if !work || settings.UID == "" || len(f.errs) > 0 {
 		return
 	}

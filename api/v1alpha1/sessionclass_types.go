@@ -89,8 +89,9 @@ type SessionClassSpec struct {
 // prices in the ConfigMap parley-models.
 // +kubebuilder:validation:XValidation:rule="has(self.perUser) || has(self.perNamespace)",message="must limit perUser or perNamespace"
 type SpendingLimits struct {
-	// PerUser limits the costs of one person: the owner of the UserSettings. UserSettings without an
-	// owner count as a person. Sessions of all classes and namespaces count.
+	// PerUser limits the costs of one person: the owner of the UserSettings. Each UserSettings
+	// object without an owner counts as a separate person. Sessions of all classes and namespaces
+	// count.
 	PerUser *SpendingLimit `json:"perUser,omitempty"`
 
 	// PerNamespace limits the costs of all sessions in one namespace. Sessions of all classes count.

@@ -123,7 +123,8 @@ func TestToolsOfToolServersCanBeCalled(t *testing.T) {
 			got.Result("call_0_1").Text != "read" {
 			t.Errorf("the model receives %q", got.Said())
 		}
-		// The server's hint that a tool only reads does not exempt the tool from confirmation.
+		// Both calls need a confirmation, although the server declares the tool words_read as
+		// read-only.
 		if len(c.requests) != 2 || c.requests[0].ToolCall.Title != "words_echo" ||
 			c.requests[1].ToolCall.Title != "words_read" {
 			t.Errorf("permission requests: %+v", c.requests)

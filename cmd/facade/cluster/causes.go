@@ -21,7 +21,8 @@ var (
 	// typeName matches the name of a type. If a rule is about a whole object, the API server sends
 	// the name of the type instead of the value.
 	typeName = regexp.MustCompile(`^(object|array|string|integer|number|boolean)$`)
-	// phrases distinguish errors for which the API server sends the same type.
+	// phrases lists errors for which the API server sends the same type. A phrase in the message
+	// tells them apart.
 	phrases = []struct{ phrase, kind string }{
 		{"greater than or equal", "greater_than_equal"},
 		{"less than or equal", "less_than_equal"},

@@ -13,7 +13,8 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// The converter drops HTML in the text. A policy checks the converter's output independently.
+// The converter drops HTML in the text. The policy then sanitizes the converter's output: it
+// removes all elements and attributes that it does not list.
 var (
 	converter = goldmark.New(
 		goldmark.WithParser(newParser()),
@@ -54,8 +55,9 @@ func Render(text string) string {
 // Plain shows a text as it is.
 func Plain(text string) string { return "<pre>" + html.EscapeString(text) + "</pre>" }
 
-// links renders links and stops at the size limit. Images become links: if the page
-// loaded them, the author of a text could learn who reads it.
+// links renders links and images. It returns write errors, so the conversion stops at the size
+// limit. Images become links: if the page loaded them, the author of a text could learn who reads
+// it.
 type links struct{}
 
 func (links) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {

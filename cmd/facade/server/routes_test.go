@@ -33,7 +33,7 @@ func calls() []string {
 	return all
 }
 
-func TestOpenAPIDocumentsExactlyTheServedCalls(t *testing.T) {
+func TestTheOpenAPIDocumentDescribesExactlyTheServedCalls(t *testing.T) {
 	var document struct {
 		Paths map[string]map[string]any `json:"paths"`
 	}

@@ -16,12 +16,12 @@ import (
 	"github.com/parley-dev/parley/api/version"
 )
 
-// maxVerbosity is the highest log level. At higher levels, client-go logs request bodies, which
-// contain Secrets and keys.
+// maxVerbosity is the most verbose log level that Run allows. At more verbose levels, client-go
+// logs request bodies, which contain Secrets and keys.
 const maxVerbosity = zapcore.Level(-5)
 
-// Run parses the flags, and sets up the log and the garbage collection. A heap smaller than floor,
-// in bytes, is not collected early.
+// Run parses the flags, and sets up the log and the garbage collection. The heap can grow to floor
+// bytes before garbage is collected.
 func Run(floor uint64) {
 	flag.BoolFunc("version", "Print the version and exit.", func(string) error {
 		fmt.Println(version.Parley)
