@@ -94,7 +94,8 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 
 // admit assigns a slot to a session that starts, and then prepares the start. Because of this
 // order, a session that waits for a slot reads nothing from the API server. A session that may lack
-// an input is prepared first, because it must neither hold a slot nor wait for one.
+// an input is prepared before it requests a slot, because it must neither hold a slot nor wait for
+// one while the input is missing.
 func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepared, error) {
 	c := o.Conversation
 	o.Storing = lifecycle.UntilStored(c, o.Now) > 0

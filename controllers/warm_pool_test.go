@@ -182,8 +182,8 @@ func TestAnIncompleteWarmPodIsDeleted(t *testing.T) {
 				t.Fatal(err)
 			}
 			create(t, orphan)
-			// The fake kubelet would start the pod even without its volume. The invalid key
-			// prevents that.
+			// The invalid key keeps the fake kubelet from starting the pod. A real kubelet does
+			// not start a pod without its volume, but the fake kubelet does not check volumes.
 			complete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: orphan.Name},
 				StringData: map[string]string{session.BindKeyFile: "invalid!"}})
 			w.manage()
@@ -263,7 +263,7 @@ func TestPoolsPauseWhileASessionOfTheirNamespaceLacksRoom(t *testing.T) {
 	}
 }
 
-func TestFewWarmPodsAreDeletedForASessionThatNeverFits(t *testing.T) {
+func TestTheNumberOfWarmPodsDeletedForOneSessionIsLimited(t *testing.T) {
 	t.Parallel()
 	pause, now := &warmPause{changed: func(string) {}}, metav1.Now().Time
 	taken := func() (n int) {

@@ -40,8 +40,8 @@ const (
 	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
 	// warmQuiet is the time without a claim after which a pool is refilled.
 	warmQuiet = 500 * time.Millisecond
-	// warmPatience is the longest time for which sessions that wait to be started delay new warm
-	// pods.
+	// warmPatience limits how long a pool waits to be refilled. After this time, it is refilled
+	// even while sessions wait to be started or claim its pods.
 	warmPatience = 5 * time.Second
 	// warmCheckInterval is the interval at which pools are checked for changes that cause no event,
 	// such as a new default StorageClass.
@@ -109,7 +109,9 @@ func (r *warmPoolReconciler) setup(mgr ctrl.Manager) error {
 	return controlled.Complete(r)
 }
 
-// delayedPools enqueues the pools that a change concerns, and the status of their classes.
+// delayedPools returns a handler of changes. For each pool that a change concerns, it enqueues a
+// request for the pool after warmDelay, and a request for the status of the pool's class after
+// warmStatusDelay.
 func delayedPools(pools handler.MapFunc) handler.Funcs {
 	add := func(ctx context.Context, o client.Object, q workQueue) {
 		for _, request := range pools(ctx, o) {

@@ -14,8 +14,8 @@ var sessionKeyPath = field.NewPath("spec", "sessionKeyRef")
 // checkSessionKey refuses a changed session key if the sender lacks a right. The holder of the key
 // acts as the owner over HTTP, so the sender needs all of these rights:
 //   - to impersonate the owner, unless the sender is the owner
-//   - to impersonate the owner's group, even if the sender is a member: the key stays valid if the
-//     owner leaves the group
+//   - to impersonate the owner's group; membership in the group is not enough, because the key
+//     stays valid even after the owner leaves the group
 //   - to use the inherited settings
 //
 // The manager needs no right. The facade is always refused.

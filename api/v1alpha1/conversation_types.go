@@ -9,9 +9,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // The API server evaluates all rules at each write, including status writes. A rule on this type
 // costs twenty times as much as a rule on a field. Rules about single values are therefore on their
 // fields, and the webhook checks combinations of fields. A rule on a field does not run when the
-// field is added or removed, so the webhook refuses to add or remove an immutable field. For fields
-// that refer to restricted objects, rules on this type refuse this too, so that a webhook of
-// another version cannot admit it.
+// field is added or removed, so the webhook refuses to add or remove an immutable field. A webhook
+// of another version might admit such a change. For fields that refer to restricted objects, the
+// rules on this type therefore refuse the change too.
 // +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig)",message="cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
 // +kubebuilder:validation:XValidation:rule="has(self.images) == has(oldSelf.images)",message="cannot be changed: create a new Conversation",fieldPath=".images"
 // +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef)",message="cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"
@@ -143,10 +143,10 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('720h')",message="must be at most 720h"
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
-	// StartDeadline limits the duration of a start. At the limit, a session that never ran ends. A
-	// session that ran before is Stalled and keeps waiting. In both cases, status.message names the
-	// pending step. The limit does not apply to a restart of the process in the same pod. Default:
-	// the value of the class.
+	// StartDeadline limits the duration of a start. If the session has never run, it ends at the
+	// limit. If the session ran in an earlier attempt, it becomes Stalled and keeps waiting. In both
+	// cases, status.message names the pending step. The limit does not apply to a restart of the
+	// process in the same pod. Default: the value of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`

@@ -269,7 +269,7 @@ func TestARestartedContainerAcceptsOnlyItsEarlierSession(t *testing.T) {
 	if code, _ := p.send(t, "", p.sealed(t, nil)); code != http.StatusOK {
 		t.Errorf("the same session is answered with %d", code)
 	}
-	// The interrupted command is not repeated, as in a cold pod.
+	// The restarted runtime does not repeat the interrupted command. A cold pod behaves the same.
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed ||
 		!strings.Contains(got.Message, "interrupted") || p.runs(t) != 1 {
 		t.Errorf("it ended with status %d: %+v", code, got)

@@ -54,7 +54,7 @@ func TestTheManagerReturnsTheSettingsOfAPerson(t *testing.T) {
 	}
 }
 
-func TestAnOnboardingFailsWithoutRevealingTheToken(t *testing.T) {
+func TestTheErrorOfAFailedOnboardingDoesNotContainTheToken(t *testing.T) {
 	for name, status := range map[string]int{"refused": 401, "unavailable": 503, "a redirect": 307, "invalid": 200} {
 		server, caFile := serve(t, status, "token-of-ada")
 		_, err := onboard(t, server.URL, caFile)

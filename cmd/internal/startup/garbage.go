@@ -12,8 +12,8 @@ const (
 	// headroom is the number of bytes that can be allocated between two garbage collections.
 	headroom = 16 << 20
 	// leastPercent is the smallest GOGC: a very large heap must not be collected too often.
-	// mostPercent is the largest GOGC: a small heap must not be collected too rarely. Only a heap
-	// smaller than the floor of gcPercent may get a larger GOGC.
+	// mostPercent is the largest GOGC: a small heap must not be collected too rarely. gcPercent
+	// exceeds mostPercent only if a heap needs a larger GOGC to grow to the parameter floor.
 	leastPercent, mostPercent = 25, 400
 )
 
@@ -47,8 +47,9 @@ func boundGarbage(floor uint64) {
 	})
 }
 
-// afterEachCollection calls a function after each garbage collection. The next collection runs the
-// finalizer of an unreferenced object, which calls the function and creates the next object.
+// afterEachCollection calls a function after each garbage collection. It creates an object to which
+// nothing refers. The next collection runs the object's finalizer. The finalizer calls the function
+// and creates another such object for the collection after that.
 func afterEachCollection(do func()) {
 	unreferenced := &struct{ again func() }{func() {
 		do()

@@ -18,8 +18,8 @@ import (
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings,verbs=get;create
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
-// problem is an error of one entry. Its text is for the person who signs in; its cause is for the
-// administrator.
+// problem is the error if one entry of the configuration cannot be applied. Its text is for the
+// person who signs in; its cause is for the administrator.
 type problem struct {
 	text  string
 	cause error

@@ -40,7 +40,7 @@ type baseline struct {
 	Ratio *float64 `json:"ratio,omitempty"`
 }
 
-// extent is the minimum and maximum of several figures.
+// extent is the minimum and maximum of several values.
 type extent [2]float64
 
 func newReport() *report {
