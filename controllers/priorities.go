@@ -13,9 +13,9 @@ import (
 // These are the priorities of Conversations in the work queue. A changed Conversation has priority
 // 0.
 const (
-	// podPriority is the priority of a Conversation whose pod changed. The manager continues the
-	// start of a session before it begins another start, so that the first of many sessions run
-	// early.
+	// podPriority is the priority of a Conversation whose pod changed. It is high, so that the
+	// manager continues the start of a session before it begins another start. If many sessions
+	// start together, the first of them then run early.
 	podPriority = 10
 	// sharedPriority is the priority of Conversations after a change of an object that many
 	// Conversations may use. One change can enqueue thousands of Conversations, and must not delay

@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// This test has three steps, because all tests share the catalogue: no catalogue, a catalogue, and
-// a catalogue that has lost an agent in use.
+// All tests share one catalogue, so this test checks three cases in a fixed order: no catalogue
+// exists, a catalogue exists, and existing settings name an agent that the catalogue lacks.
 func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	early := admin(t)

@@ -23,7 +23,7 @@ var likelyKey = regexp.MustCompile(
 // warnOfLiteralKeys warns of arguments and plain variables of a tool server that look like keys,
 // because all readers of the object can see them. The check is a guess, so it refuses nothing. The
 // warnings never repeat a value. The search is slow, so it covers at most limit bytes. The result
-// is the rest of the limit.
+// is the number of bytes that the search may still cover in other tool servers.
 func (f *findings) warnOfLiteralKeys(path *field.Path, server v1alpha1.MCPStdioServer, limit int) int {
 	const problem = "may contain a key that all readers of this object can see: store it in a Secret and use "
 	likely := func(text string) bool {

@@ -71,8 +71,8 @@ func (d *Decimal) UnmarshalJSON(text []byte) error {
 const ModelOverrides = "overrides"
 
 // ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model
-// for each name. Except for ModelOverrides, the keys of the ConfigMap only group the models.
-// ParseModels returns the valid entries, and the errors of the invalid entries.
+// for each name. The key ModelOverrides has a special meaning. All other keys of the ConfigMap only
+// group the models. ParseModels returns the valid entries, and the errors of the invalid entries.
 func ParseModels(data map[string]string) (Models, error) {
 	models := Models{}
 	var errs []error
@@ -87,11 +87,11 @@ func ParseModels(data map[string]string) (Models, error) {
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(entries)) {
-			before, known := models[name]
+			defaults, known := models[name]
 			if key != ModelOverrides {
-				before = Model{}
+				defaults = Model{}
 			}
-			model, err := parseModel(name, entries[name], before)
+			model, err := parseModel(name, entries[name], defaults)
 			if err == nil && known && key != ModelOverrides {
 				err = errors.New("occurs twice")
 			}
@@ -105,10 +105,10 @@ func ParseModels(data map[string]string) (Models, error) {
 	return models, errors.Join(errs...)
 }
 
-// parseModel reads a model from its text. The parameter "before" provides the values of fields that
-// are missing in the text.
-func parseModel(name string, text json.RawMessage, before Model) (model Model, err error) {
-	model = before
+// parseModel reads a model from its text. A field that is missing in the text gets its value from
+// defaults.
+func parseModel(name string, text json.RawMessage, defaults Model) (model Model, err error) {
+	model = defaults
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	switch err := decoder.Decode(&model); {
@@ -152,9 +152,10 @@ func (m Models) Find(provider, name string) Model {
 	return Model{}
 }
 
-// HasPrice reports whether a model has a price. The name has the form provider/model, as in the
-// settings. If a base URL is set and the name has no provider, the provider is unknown, because the
-// endpoint chooses its own names.
+// HasPrice reports whether a model has a price. The name comes from the settings: provider/model,
+// or only the model. If the provider is missing and no base URL is set, HasPrice derives the
+// provider from the model's name. If a base URL is set, its endpoint may use this name for a model
+// of any provider, so the provider stays unknown.
 func (m Models) HasPrice(name, baseURL string) bool {
 	provider, model, named := strings.Cut(name, "/")
 	if !named {

@@ -125,7 +125,7 @@ func TestAFieldManagedByGitOpsIsChangedOnlyWithForce(t *testing.T) {
 	}
 }
 
-func TestTheLogsCommandFollowsTheNextProcess(t *testing.T) {
+func TestTheLogsCommandFollowsARestartedContainer(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	k := newKubelet(t, ns)

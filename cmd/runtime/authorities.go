@@ -26,9 +26,10 @@ var imageAuthorities = []string{
 }
 
 // The function trust makes this process and its children trust the authorities in bundle, in
-// addition to the authorities of the container image. Most of the variables name a file that
-// replaces a program's own list, so that file contains both. Node adds the authorities in
-// NODE_EXTRA_CA_CERTS to its own list, so that file contains only bundle.
+// addition to the authorities of the container image. It sets environment variables that name files
+// with authorities. Most programs use such a file instead of their own list, so the file contains
+// the authorities of the image and of bundle. Node uses the file in NODE_EXTRA_CA_CERTS in addition
+// to its own list, so this file contains only bundle.
 //
 // If the image sets SSL_CERT_FILE, the children trust the authorities in the file that the image
 // names, instead of those in imageAuthorities. This process does not read the file of the image.

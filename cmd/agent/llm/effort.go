@@ -43,8 +43,9 @@ func (m *anthropicModel) setEffort(p *anthropic.MessageNewParams, messages []Mes
 }
 
 // mayThink reports whether a request with these messages may enable thinking. If the messages end
-// with tool results, Claude requires that the message with the tool calls begins with signed
-// thinking. Messages of other models, and messages replayed from recordings, contain no signature.
+// with tool results, Claude accepts thinking only if the message with the tool calls begins with
+// signed or redacted thinking. Messages of other models, and messages replayed from recordings,
+// contain no such thinking, so mayThink returns false if tool results follow them.
 func mayThink(messages []Message) bool {
 	results := false
 	for _, message := range slices.Backward(messages) {

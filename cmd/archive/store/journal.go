@@ -11,9 +11,10 @@ import (
 )
 
 // A journal is a directory of segments, each named by the ID of its first event. The first journal
-// of a Conversation is in events/. Later journals are in events-1/, events-2/ and so on, so that no
-// two journals share a key. Older versions merged the segments of an ended session. If a merge was
-// interrupted, the first segment also contains the events of later segments.
+// of a Conversation is in events/. Later journals are in events-1/, events-2/ and so on, because
+// segments of two journals may have the same name. Older versions merged the segments of an ended
+// session into the first segment. If a merge was interrupted, some later segments still exist, and
+// the first segment contains their events too. copySegments writes each of these events only once.
 const eventsDir = "events"
 
 // journal is one list of a session's events, starting with event 0.
@@ -72,7 +73,7 @@ type extent struct {
 	number   int
 	segments []segment
 	next     int
-	// last is the name of the last event.
+	// last is the name of the last event, as session.JournalName returns it.
 	last string
 	// size is the size of all journals.
 	size int64
@@ -105,7 +106,8 @@ func (s *Store) extentOf(ctx context.Context, uid string) (extent, error) {
 	return now, nil
 }
 
-// nameJournal returns the name of a journal's first event, or "" if the journal is empty.
+// nameJournal returns the name of a journal, or "" if the journal is empty. A journal has the name
+// of its first event.
 func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 	first := newNamer()
 	if of.next == 0 {

@@ -66,8 +66,8 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 		}
 	}
 	waits := s.budget.Hold(m.user.ID(), limits.Wakes)
-	// If the facade made the event m.body from a request of MaxBody bytes, the event is larger.
-	// Count at most MaxBody bytes, because more might never fit in the user's limit.
+	// The facade may have made the event m.body from a request, and the event may then be larger
+	// than MaxBody. Count at most MaxBody bytes, because the user's limit may be as low as MaxBody.
 	size := min(max(int64(len(m.body)), limits.MinWake), s.options.Limits.MaxBody)
 	if err := waits.Take(size); err != nil {
 		return nil, err
@@ -103,8 +103,9 @@ type waking struct {
 	// unsuspended is true if spec.suspend was false at the last check. If spec.suspend is true at
 	// the next check, somebody has stopped the conversation meanwhile, and the wait ends.
 	unsuspended bool
-	// attempt is the number of the last attempt at the time when this message requested a start, or
-	// -1 if the message requested none. If a later attempt has ended too, the session cannot start.
+	// attempt is the number of the last attempt at the time when this message requested a start. It
+	// is -1 if the message has requested no start since the session last ran. If the session is
+	// stopped and has a later attempt, the requested start has failed, and the wait ends.
 	attempt int32
 	// requested is the time at which the message last requested a start.
 	requested time.Time

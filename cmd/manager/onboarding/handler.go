@@ -25,8 +25,8 @@ const (
 	// maxInProgress limits the requests whose token is being verified or whose UserSettings are being
 	// created.
 	maxInProgress = 32
-	// personRate limits the requests of one person per second. personBurst limits their requests at
-	// once.
+	// personRate is the number of requests per second that one person may send on average.
+	// personBurst is the number of requests that one person may send at once.
 	personRate  = 0.2
 	personBurst = 10
 )

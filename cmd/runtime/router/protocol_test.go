@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// protocolCounter is a tool server that counts the connections with the older protocol, in
-// handshakes, and with the newer protocol, in newer.
+// protocolCounter is a tool server that counts its connections. The field handshakes counts
+// connections with the older protocol. The field newer counts connections with the newer protocol.
 type protocolCounter struct {
 	next http.Handler
 	// If refuses is set, the server refuses connections with the older protocol.
