@@ -19,9 +19,9 @@ import (
 // The API server evaluates all rules at each write, including status writes. A rule on this type
 // costs twenty times as much as a rule on a field. Rules about single values are therefore on their
 // fields, and the webhook checks combinations of fields. A rule on a field does not run when the
-// field is added or removed, so the webhook refuses to add or remove an immutable field. For fields
-// that refer to restricted objects, rules on this type refuse this too, so that a webhook of
-// another version cannot admit it.
+// field is added or removed, so the webhook refuses to add or remove an immutable field. A webhook
+// of another version might admit such a change. For fields that refer to restricted objects, the
+// rules on this type therefore refuse the change too.
 type ConversationSpecApplyConfiguration struct {
 	// UserSettingsName names the UserSettings of the session's user, in the same namespace.
 	UserSettingsName *string `json:"userSettingsName,omitempty"`
@@ -79,10 +79,10 @@ type ConversationSpecApplyConfiguration struct {
 	// IdleTimeout ends a session with the reason Idle after this time without activity. A change
 	// applies from the next start. "0s" means never. Default: the value of the class.
 	IdleTimeout *v1.Duration `json:"idleTimeout,omitempty"`
-	// StartDeadline limits the duration of a start. At the limit, a session that never ran ends. A
-	// session that ran before is Stalled and keeps waiting. In both cases, status.message names the
-	// pending step. The limit does not apply to a restart of the process in the same pod. Default:
-	// the value of the class.
+	// StartDeadline limits the duration of a start. If the session has never run, it ends at the
+	// limit. If the session ran in an earlier attempt, it becomes Stalled and keeps waiting. In both
+	// cases, status.message names the pending step. The limit does not apply to a restart of the
+	// process in the same pod. Default: the value of the class.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
 	// MaxDuration limits the total RUNNING time of all attempts since the last start by a user. At
 	// the limit, the session stops with the reason MaxDuration. A user can restart the session. "0s"

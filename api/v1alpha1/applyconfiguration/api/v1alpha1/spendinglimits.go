@@ -10,8 +10,9 @@ package v1alpha1
 // SpendingLimits limit the costs of the model calls of all sessions together, computed with the
 // prices in the ConfigMap parley-models.
 type SpendingLimitsApplyConfiguration struct {
-	// PerUser limits the costs of one person: the owner of the UserSettings. UserSettings without an
-	// owner count as a person. Sessions of all classes and namespaces count.
+	// PerUser limits the costs of one person: the owner of the UserSettings. Each UserSettings
+	// object without an owner counts as a separate person. Sessions of all classes and namespaces
+	// count.
 	PerUser *SpendingLimitApplyConfiguration `json:"perUser,omitempty"`
 	// PerNamespace limits the costs of all sessions in one namespace. Sessions of all classes count.
 	PerNamespace *SpendingLimitApplyConfiguration `json:"perNamespace,omitempty"`
