@@ -59,7 +59,7 @@ func (d driver) expect(session string, got, want bool) {
 	}
 }
 
-func TestSlotsAreGivenInOrderOfWaiting(t *testing.T) {
+func TestTheSessionThatWaitedLongestGetsTheFreeSlot(t *testing.T) {
 	d := newDriver(t)
 	d.expect("a comes first", d.enter("a"), true)
 	d.expect("c waits", d.enter("c"), false)

@@ -70,9 +70,10 @@ func TestEarlierImagesAreRemovedFromATooLargeRequest(t *testing.T) {
 	}
 }
 
-// The agent removes only images from before the latest message. It can therefore remove the images
-// of the failed turn after the next message.
-func TestAMessageWorksAfterATurnWithTooManyImages(t *testing.T) {
+// The agent removes only images from before the user's latest message. In turn 1, the image is
+// after that message, so the agent cannot remove it, and the turn fails. In turn 2, the image is
+// before the latest message, so the agent removes it.
+func TestTheNextTurnRemovesTheImagesThatMadeATurnFail(t *testing.T) {
 	tooLarge := &llm.Error{Kind: llm.Context, Message: "too large", TooLarge: true}
 	m := &script{steps: []any{calls(`str_replace_editor {"command":"view","path":"p.png"}`), tooLarge, tooLarge,
 		says("Done.")}}

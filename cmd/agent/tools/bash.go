@@ -110,7 +110,8 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 	return outcome
 }
 
-// await waits for the running command, and returns its outcome so far.
+// await waits until the running command ends or the timeout has passed. It returns the output so
+// far, and the exit code if the command has ended. If ctx ends, await stops the command.
 func (s *Shell) await(ctx context.Context, timeout time.Duration) Outcome {
 	process := s.process
 	end, done := s.wait(ctx, timeout)

@@ -36,8 +36,8 @@ func TestJournalsThatBeginWithTheSameEventsAreNotMixed(t *testing.T) {
 	}
 }
 
-// A crash during a write may leave an empty or incomplete segment. The archive has not confirmed
-// its events to the session.
+// A crash during a write may leave an empty or incomplete segment. The archive had not confirmed
+// the segment's events, so the session sends them again, and the archive rewrites the segment.
 func TestATornSegmentIsRewritten(t *testing.T) {
 	for cut, text := range map[string]string{"before its first line": "", "in its first line": `{"id":3,"mess`,
 		"in its second line": string(archivetest.Lines(3, 4)) + `{"id":4,"mess`,

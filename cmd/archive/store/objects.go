@@ -33,8 +33,9 @@ type changes[T any] struct {
 }
 
 type change[T any] struct {
-	// apply returns false, with or without an error, if it has not changed the object. It may be
-	// called several times, but at most one of the results is written.
+	// apply changes the object and reports whether the object is different now. If the write
+	// conflicts with another process, apply is called again with a newly read object, so that at
+	// most one of its results is written.
 	apply func(*T) (bool, error)
 	done  chan struct{} // closed when err is set
 	err   error

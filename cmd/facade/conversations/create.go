@@ -98,8 +98,9 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 	if err := s.complete(ctx, created, r, keys); err != nil {
 		// If a part of the conversation was rejected, delete the conversation. After a server
 		// error, keep it if the client chose its ID: a retry with this ID completes the
-		// conversation. Otherwise delete it, because its session may run although the client got an
-		// error.
+		// conversation. If the client chose no ID, delete it, because its session may run although
+		// the client got an error. If abandonUnknown has too many deletions to do, it returns
+		// false, and this function deletes the conversation itself.
 		rejected := answer.CodeOf(err) < http.StatusInternalServerError
 		if rejected || !chosen && !s.abandonUnknown(ctx, created) {
 			_ = s.abandon(ctx, created)

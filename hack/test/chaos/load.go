@@ -26,8 +26,8 @@ const (
 
 const (
 	// A client pauses for a random time, at most this long, between two requests. With warm pods,
-	// the limit is longer. Otherwise some session would almost always wait for its start, and the
-	// manager would rarely refill the pools.
+	// the limit is longer: the manager rarely refills the pools while sessions wait to be started,
+	// and with short pauses some session would almost always wait.
 	maxPause, maxPauseWithPools = 250 * time.Millisecond, time.Second
 	// A request with an unknown outcome may be in flight for this time. The next request about the
 	// same object waits that long, so that the order of the two requests is certain.
@@ -151,7 +151,7 @@ func (p *person) forget(t *conversation) {
 	p.live = slices.DeleteFunc(p.live, func(other *conversation) bool { return other == t })
 }
 
-// ask sends a request and records its possible effects.
+// ask sends a request, checks the answer, and records which states the conversation may have now.
 func (p *person) ask(ctx context.Context, t *conversation, operation string) {
 	name := p.anyFrontend()
 	if operation == opCreate || operation == opReplay {
@@ -191,7 +191,7 @@ func (p *person) judge(t *conversation, operation string, a answer) {
 	}
 }
 
-// learn records the possible effects of a response.
+// learn records which states the conversation may have after an operation with this answer.
 func (t *conversation) learn(operation string, a answer) {
 	switch operation {
 	case opCreate, opReplay:

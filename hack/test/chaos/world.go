@@ -159,7 +159,8 @@ func (w *world) createUser(ctx context.Context, u *user) error {
 	w.report.addKeys([]byte(key))
 	u.http = newHTTPFrontend(w.installation.facadeURL(), key, w.report)
 	return manifests.Persist(ctx, func(ctx context.Context) error {
-		// The facades refuse the key until they know it.
+		// The facades refuse the key until they know it, so Persist repeats this function. These
+		// refusals are not violations, so they go to a report that is not used otherwise.
 		first := newReport()
 		if u.storeSettings(ctx, first, 0) != accepted {
 			return fmt.Errorf("could not store the settings yet: %v", first.problems[checkLost])

@@ -185,7 +185,7 @@ func TestThePageApprovesOnlyTheQuestionThatItsTabShows(t *testing.T) {
 		tab.asksFor("echo two >> file")
 		tab.sees(answerable)
 	}
-	// A repeated request of the first tab must be refused, too.
+	// If the first tab repeats its approval of the first question, the facade must refuse it.
 	asked := ada.questions(t, "talk")
 	ada.wants(t, 409, "POST", "/api/conversations/talk/events", fmt.Sprintf(
 		`{"action": "change_agent_state", "args": {"agent_state": "user_confirmed", "question": %d}}`, asked[0]))
