@@ -124,7 +124,7 @@ func (l *leaver) Start(ctx context.Context) error {
 }
 
 // due returns the users whose next round is due, and the first waiting session of each of these
-// users. It also returns the time until the next round of another user.
+// users. It also returns the time until the next round of any user, at most maxLeaveDelay.
 func (l *leaver) due() (due map[types.NamespacedName]types.NamespacedName, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -207,7 +207,7 @@ func TestARestartOfTheManagerKeepsTheOutcomes(t *testing.T) {
 	}
 }
 
-func TestTheFirstTurnWithoutAModelIsReportedAsFailedAtOnce(t *testing.T) {
+func TestTheStatusReportsAMissingModelBeforeTheSessionStarts(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil) // also the operator's namespace
 	startManagerIn(t, ns, ns)

@@ -109,7 +109,7 @@ func TestOrdinaryArgumentsCauseNoWarnings(t *testing.T) {
 
 // The check can only guess whether an argument is a key. For these arguments it guesses wrong. The
 // user then gets a warning, but the object is accepted.
-func TestHarmlessArgumentsWithNamesOfKeysCauseWarnings(t *testing.T) {
+func TestSomeHarmlessArgumentsAreMistakenForKeys(t *testing.T) {
 	for _, line := range [][]string{
 		{"-e", "GITHUB_TOKEN", "example.com/image"},
 		{"--max-token", "100"},

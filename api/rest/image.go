@@ -38,8 +38,8 @@ func (i Image) MarshalJSON() ([]byte, error) {
 	return json.Marshal("data:" + i.MediaType + ";base64," + base64.StdEncoding.EncodeToString(i.Data))
 }
 
-// UnmarshalJSON reads a string, for clients. Servers use DecodeConversation, which reports all
-// errors.
+// UnmarshalJSON decodes an image from a JSON string. It is for clients. Servers use
+// DecodeConversation, which reports all errors.
 func (i *Image) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil {

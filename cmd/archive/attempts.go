@@ -35,16 +35,17 @@ func (c *conversations) CheckAttempt(ctx context.Context, uid string, attempt in
 	return checkAttempt(&found.Status, attempt)
 }
 
-// checkAttempt returns an error unless the pod of an attempt may still run. A pod may upload its
-// last state after the status shows the session as stopped. An attempt therefore ends only when its
-// pod is gone. While the current attempt starts, the archive also accepts the previous attempt,
-// whose pod may still upload. When the current attempt writes, store.claim starts to refuse the
-// previous attempt.
+// checkAttempt accepts an attempt whose process may still run, and returns an error for any other
+// attempt. A pod may upload its last state after the status shows the session as stopped. The
+// attempt of a stopped session therefore ends only when its process has exited or its pod is gone.
+// While the current attempt starts, the archive also accepts the previous attempt, whose pod may
+// still upload. After the first write of the current attempt, store.claim refuses the previous
+// attempt.
 func checkAttempt(s *v1alpha1.ConversationStatus, attempt int) error {
 	current := max(1, int(s.Attempt))
-	// The process of an Idle or Completed session has exited. Its pod exists only for its logs. A
-	// session that waits for its settings has no pod either, but its attempt has not ended: the
-	// session later starts as the same attempt.
+	// The process of an Idle or Completed session has exited. Its pod exists only for its logs. If
+	// the settings are missing, the session has no pod, but its attempt has not ended: the session
+	// later starts as the same attempt.
 	exited := s.Reason == v1alpha1.ReasonIdle || s.Reason == v1alpha1.ReasonCompleted
 	gone := s.Reason != v1alpha1.ReasonSettingsMissing && s.ReportsNoPod()
 	ended := s.State == v1alpha1.StateStopped && (exited || gone)

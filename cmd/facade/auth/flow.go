@@ -72,8 +72,8 @@ func (c *Cookies) clearFlow(w http.ResponseWriter, r *http.Request, name string)
 	http.SetCookie(w, c.cookie(r, name, http.SameSiteLaxMode, "", -1))
 }
 
-// TakeFlow returns the flow of the request's cookie for this state, and removes that cookie from
-// the browser.
+// TakeFlow finds the request's cookie for this OAuth state and returns the flow in it. It removes
+// the cookie from the browser.
 func (c *Cookies) TakeFlow(w http.ResponseWriter, r *http.Request, state string) (*Flow, bool) {
 	sent, err := r.Cookie(c.name(r, flowPrefix+state))
 	if err != nil {

@@ -153,8 +153,8 @@ func newMask(forms map[string]bool) *mask {
 }
 
 // encoded returns the base64 forms of a value: the whole text, each of its lines, and three forms
-// for the value within a longer text, such as user:value. There, the base64 text depends on the
-// value's alignment.
+// for a value within a longer encoded text, such as user:value. Base64 encodes groups of three
+// bytes, so the form depends on the byte of a group at which the value begins.
 func encoded(value string) []string {
 	if len(value) < shortest {
 		return nil

@@ -83,7 +83,8 @@ func (r *Records) Base(commit string) string {
 	if commit == "" {
 		return ""
 	}
-	// If the write fails, a later attempt compares the files with its own first commit.
+	// Ignore a failed write. The next attempt then finds no recorded commit, and shows only the
+	// changes since the commit at its own start.
 	_ = record.Write(r.File(baseFile), strings.NewReader(commit+"\n"), 0o644)
 	return commit
 }

@@ -134,8 +134,8 @@ func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
 		n.running.Add(1)
 		go func() {
 			defer n.running.Done()
-			// An earlier run of the node started the pods of the initial list that are already
-			// bound to this node. Their processes are lost.
+			// If a pod of the initial list is already bound to this node, an earlier run of the
+			// node started the pod. The pod's process no longer exists.
 			run.handle(initial && pod.Spec.NodeName == n.Name)
 		}()
 	}

@@ -61,9 +61,9 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	return cluster.Retry(ctx, eagerInterval, probeOf(r.seen.address, c, c.StartupProbe)) == nil
 }
 
-// checker runs a probe at every call of passes until the probe succeeds, and then once per period.
-// After a success, the result stays a success until the number of failures in a row reaches the
-// threshold.
+// checker runs a probe in each call of its method passes. After a success, it runs the probe at
+// most once per period, and the result stays a success until the number of failures in a row
+// reaches the threshold.
 type checker struct {
 	ask       cluster.Probe // if nil, the result never changes
 	period    time.Duration

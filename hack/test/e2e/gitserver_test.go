@@ -44,8 +44,8 @@ func (t *t) gitServer(token string) repository {
 	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
 }
 
-// manyFiles serves a public repository with many files. It caches its responses, because git's
-// processes would compete with the measured sessions for the CPU.
+// manyFiles serves a public repository with many files. It caches its responses. Otherwise, a git
+// process would run for each request and compete with the measured sessions for the CPU.
 func (t *t) manyFiles() repository {
 	root, err := os.MkdirTemp(t.state, "git-")
 	t.must(err)

@@ -59,8 +59,9 @@ const addHook = `mkdir -p .git/hooks && printf '%s\n' '#!/bin/sh' 'for p in /pro
 	`done > ../processes 2> /dev/null' 'exit 0' > .git/hooks/pre-push && chmod +x .git/hooks/pre-push`
 
 // checkHook is a command that checks that the hook's file contains the command line of
-// git-remote-http, the process with which git pushes. Then it removes the hook. The file also
-// contains the command line with this text. The brackets keep grep from matching it.
+// git-remote-http, the process with which git pushes. Then it removes the hook. The agent's shell
+// has the text of checkHook in its own command line, which the file also contains. The pattern with
+// brackets does not match itself, so grep does not find the shell instead of git-remote-http.
 const checkHook = `tr '\0' ' ' < ../processes | grep -q 'remote-[h]ttp' && rm .git/hooks/pre-push && echo copied`
 
 func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
