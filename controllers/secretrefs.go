@@ -75,5 +75,5 @@ func (r *secretReader) secret(ctx context.Context, name string) (*corev1.Secret,
 	return secret, nil
 }
 
-// After forget, the Secret is read again when it is next used.
+// forget makes the secretReader read a Secret again when the Secret is next used.
 func (r *secretReader) forget(name string) { delete(r.secrets, name) }

@@ -26,8 +26,9 @@ const (
 	// pruneAfter is how long a managed Secret may stay unreferenced. The facade writes a Secret
 	// first, and the reference to it later.
 	pruneAfter = 5 * time.Minute
-	// minSessionKey is the minimum length of a session key that a user brings: 128 bits in base64.
-	// The status holds its hash, from which a shorter key could be guessed.
+	// minSessionKey is the minimum length of a user's own session key. 128 bits in base64 have this
+	// length. The status contains a hash of the key, and a shorter key could be guessed from its
+	// hash.
 	minSessionKey = 22
 )
 
@@ -125,9 +126,10 @@ func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1
 	return again, nil
 }
 
-// adoptOrPrune adopts or prunes one managed Secret. Any user may label a Secret, so only Secrets of
-// the type for users' keys are adopted or deleted. A Secret that changed since it was read is
-// handled on its next event.
+// adoptOrPrune adopts or prunes one managed Secret. Any user may set the label of managed Secrets,
+// so adoptOrPrune ignores a Secret that does not have the type SecretTypeUserKey. It also skips a
+// Secret that the cache does not show in its latest version. The next event of the Secret leads to
+// another try.
 func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings,
 	seen *metav1.PartialObjectMetadata, wanted bool) error {
 	if version, found := r.foreign.Get(seen.UID); found && version == seen.ResourceVersion {

@@ -190,7 +190,7 @@ func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Tim
 	return nil
 }
 
-// lastClaim returns the time of the last claim of a pod of this pool in this process.
+// lastClaim returns the time at which this process last claimed a pod of this pool.
 func (s *warmSet) lastClaim(key poolKey) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +204,8 @@ func (s *warmSet) release(session types.NamespacedName) {
 	s.unclaim(session)
 }
 
-// forfeit ends the claim of a session for good: the pod has another session or is being deleted.
+// forfeit ends the claim of a session. Unlike release, it does not offer the pod to other sessions,
+// because another session has the pod, or the pod is being deleted or no longer exists.
 func (s *warmSet) forfeit(session types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

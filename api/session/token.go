@@ -70,8 +70,8 @@ func SignToken(key ed25519.PrivateKey, claims Claims) (string, error) {
 	return text + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, []byte(text))), nil
 }
 
-// SignTokens creates a token with each key, separated by spaces. During a rotation, the receiver
-// may know only one of the keys.
+// SignTokens creates one token with each key, and joins the tokens with spaces. During a rotation,
+// the receiver may know only one of the keys.
 func SignTokens(keys []ed25519.PrivateKey, claims Claims) (string, error) {
 	var tokens []string
 	for _, key := range keys {
@@ -84,8 +84,8 @@ func SignTokens(keys []ed25519.PrivateKey, claims Claims) (string, error) {
 	return strings.Join(tokens, " "), nil
 }
 
-// VerifyToken checks that one of these keys signed a token in the text, for this audience and
-// conversation, and that the token has not expired.
+// VerifyToken checks that the text contains a token for this audience and conversation, that one of
+// these keys signed the token, and that the token has not expired.
 func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.Time) error {
 	if claims, found := findToken(keys, text, audience, uid); !found || claims.expired(now) {
 		return errToken
@@ -93,10 +93,11 @@ func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.
 	return nil
 }
 
-// VerifyArchiveToken returns the claims of the token for AudienceArchive in a text. If this token
-// has an attempt and the text also contains a token for AudienceAttempt, the returned claims
-// contain the later attempt and the later expiry of the two tokens. VerifyArchiveToken returns an
-// error if the text contains no token for AudienceArchive, or if these claims have expired.
+// VerifyArchiveToken finds the token for AudienceArchive in a text, and returns its claims. The
+// text may also contain a token for AudienceAttempt. If the token for AudienceArchive has an
+// attempt, the returned claims then contain the later attempt and the later expiry of the two
+// tokens. VerifyArchiveToken returns an error if the text contains no token for AudienceArchive, or
+// if the resulting claims have expired.
 func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (Claims, error) {
 	claims, found := findToken(keys, text, AudienceArchive, uid)
 	if claims.Attempt > 0 {

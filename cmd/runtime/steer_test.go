@@ -35,7 +35,7 @@ func lastWords(model *scriptedmodel.Server) string {
 	return requests[len(requests)-1].Said()
 }
 
-func TestAMessageDuringATurnReachesTheModelOnceDespiteAKill(t *testing.T) {
+func TestAMessageDuringATurnReachesTheModelExactlyOnceDespiteAKill(t *testing.T) {
 	undisturbed, model := steeredPod(t)
 	undisturbed.start(t)
 	undisturbed.steer(t)

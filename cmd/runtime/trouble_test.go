@@ -14,9 +14,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// rateLimited returns the step of a model that refuses two requests because of their rate. With
-// PARLEY_RATE_LIMIT=90s, it refuses all requests of the first 90 seconds, and does not say when to
-// retry.
+// rateLimited returns a step in which the model refuses two requests because of a rate limit. With
+// PARLEY_RATE_LIMIT=90s, the model instead refuses all requests of the first 90 seconds, and does
+// not say when to retry.
 func rateLimited(t *testing.T) (step scriptedmodel.Step, isSlow bool) {
 	t.Helper()
 	failure := &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, RetryAfter: 1}

@@ -183,10 +183,10 @@ func (s *Shell) start() error {
 	return nil
 }
 
-// loop returns the script that the shell runs. The script reads the names of files that contain
-// commands from descriptor 3, and runs one command after the other. It writes the status and the
-// shell's state to descriptor 4. Commands do not inherit these descriptors. After each command, the
-// script turns off shell options that would break the loop.
+// loop returns the script that the shell runs. The script reads file names from descriptor 3, and
+// runs the command in each file. After each command, the script turns off shell options that would
+// break the loop, and writes the command's status and the shell's state to descriptor 4. Commands
+// do not inherit these descriptors.
 func (s *Shell) loop() string {
 	state := bashState
 	if !s.bash {

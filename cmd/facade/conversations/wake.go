@@ -33,7 +33,7 @@ func (s *Service) Wake(ctx context.Context, u *auth.User, id string) error {
 	return err
 }
 
-// restartPending reports whether the manager has yet to execute a requested restart.
+// restartPending reports whether a restart is requested that the manager has not executed yet.
 func restartPending(c *v1alpha1.Conversation) bool {
 	at := c.Spec.RestartAt
 	return !c.Spec.Suspend && c.Status.Reason != v1alpha1.ReasonSuspended && at != nil &&

@@ -163,8 +163,9 @@ func (k *Keeper) handOver(ctx context.Context) error {
 
 // alignPosition makes the Keeper continue after the archived events if they belong to this journal.
 // Otherwise, it asks the archive to keep them as an earlier journal. The archive accepts this
-// request only from the latest attempt. The archived events belong to another journal if this
-// journal was started while the archive was unavailable, or if a stale attempt still writes.
+// request only from the latest attempt. The archived events belong to another journal in two cases:
+// this journal was started while the archive was unavailable, or two attempts of the session write
+// at the same time.
 func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {
@@ -229,7 +230,8 @@ func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *sessi
 		k.refused = nil // the archive may have room now
 	}
 	err := retry(ctx, firstEndBackOff, lastEndBackOff, k.handRest, ErrGone, errRefused)
-	// A full archive still accepts the ending.
+	// If the archive is full, send the ending anyway: a full archive refuses events, but accepts
+	// the ending.
 	if err != nil && !errors.Is(err, errFull) || k.journal.Len() == 0 {
 		return err
 	}

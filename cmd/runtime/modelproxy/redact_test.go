@@ -87,7 +87,7 @@ func TestSecretsInToolResultsDoNotReachTheModel(t *testing.T) {
 	}
 }
 
-func TestTheProxyRequestsUsageEvenIfItMasksSecrets(t *testing.T) {
+func TestTheProxyAsksForTheUsageEvenIfItMasksSecrets(t *testing.T) {
 	u := newUpstream(t, answerJSON(chatJSON))
 	serve(t, u.URL, func(o *modelproxy.Options) { o.Mask = newSecrets().Mask }).must(t, "/v1/chat/completions",
 		`{"model":"gpt","stream":true,"messages":[{"role":"tool","content":"`+gitToken+`"}]}`)

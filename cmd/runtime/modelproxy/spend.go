@@ -75,9 +75,10 @@ func (s *spend) restore(counted json.RawMessage) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Keep the usage of the file unless the usage of the journal is newer. A larger number of calls
-	// does not prove that: a call is counted when it starts, and subtracted again if it fails. The
-	// journal may therefore contain more calls but fewer tokens than a newer file.
+	// The usage in the journal replaces the usage in the file only if it has more calls and at
+	// least as many tokens. More calls alone do not prove that the journal is newer: a call is
+	// counted when it starts, and subtracted if it fails. An older journal may therefore contain
+	// more calls but fewer tokens than the file.
 	if usage.Session.Calls <= s.kept.Session.Calls || usage.Session.tokens() < s.kept.Session.tokens() {
 		return nil
 	}
@@ -173,8 +174,8 @@ func (s *spend) unknownCost(e *entry, unpriced string) string {
 	return ""
 }
 
-// end settles a finished call. If the call's cost is unknown and there is a budget, the turn has
-// reached its limit.
+// end settles a finished call. If there is a budget and the call's cost is unknown, the budget
+// cannot be enforced. The turn then ends as if it had spent the budget.
 func (s *spend) end(e *entry) {
 	s.settle(e)
 	s.mu.Lock()

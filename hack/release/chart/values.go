@@ -62,9 +62,9 @@ func (s *sheet) claim() {
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// egress makes the ports of the API server configurable, in the rule with port 443. The rule with
-// port 9443 exists only with sign-in: the facade asks the manager on this port to create the
-// settings of people who sign in.
+// egress changes two rules. The rule with port 443 gets its ports from a chart value, so that the
+// ports of the API server are configurable. The rule with port 9443 exists only with sign-in: on
+// this port, the facade asks the manager to create the settings of people who sign in.
 func (s *sheet) egress() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {

@@ -158,7 +158,7 @@ func TestThePageKeepsDrafts(t *testing.T) {
 	b.sees("sessionStorage.length === 1")
 }
 
-func TestThePageShowsLineBreaksAndOutputWithoutColours(t *testing.T) {
+func TestThePageShowsLineBreaksAndRemovesColoursFromOutput(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	output, cause, second := "\x1b[1;32mok\x1b[0m\r\n 10%\rdone", 1, 3
@@ -186,8 +186,8 @@ func visibility(state string) string {
 }
 
 // visibilityDuring changes the visibility of the page during the next request whose URL contains
-// path. After the change, window.later lists all requests, each with the time since the change in
-// ms.
+// path. window.later lists the requests that the page sends after the change, each with the time
+// since the change in ms.
 func (b *browser) visibilityDuring(path, state string) {
 	b.t.Helper()
 	b.sees(fmt.Sprintf("(() => { const real = window.fetch; const later = window.later = []; let changed = 0; "+

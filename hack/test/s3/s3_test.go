@@ -155,7 +155,8 @@ func appendAsAttempt1(ctx context.Context, s archivetest.Store) error {
 	return err
 }
 
-// appendAsAttempt2 appends other events with the same IDs, in the name of attempt 2.
+// appendAsAttempt2 appends two events as attempt 2. appendAsAttempt1 appends other events with the
+// same IDs.
 func appendAsAttempt2(ctx context.Context, s archivetest.Store) error {
 	_, err := s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3,
 		Lines: archivetest.OtherLines(3, 5)})
