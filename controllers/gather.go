@@ -82,8 +82,8 @@ func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
 	// Deleting settings ends their sessions, even if settings with the same name are created at
-	// once. The new settings have another UID. The UIDs are compared only after the session ran in
-	// the current attempt, because the UID in the status may be outdated before.
+	// once. The new settings have another UID. Until the session runs in the current attempt, the
+	// UID in the status may be outdated, so it is not compared.
 	recreated := lifecycle.Ran(c.Status) && c.Status.StopTime == nil && c.Status.SettingsUID != "" &&
 		c.Status.SettingsUID != settings.UID
 	if !c.BelongsTo(settings) || recreated {

@@ -43,10 +43,11 @@ const (
 	// MetaTurn names the turn of a prompt. If the agent knows the turn, it resumes the turn or
 	// repeats the turn's result. It does not start the turn again.
 	MetaTurn = "parley.dev/turn"
-	// MetaSteers is a capability: the agent accepts MethodSteer. The model gets the message before
-	// its next answer. The agent then sends a numbered user_message_chunk with the same
-	// MetaMessage, and the client may send the next message. If the turn ends before the agent has
-	// sent this chunk, the agent drops the message, and the client sends it as a prompt.
+	// MetaSteers is a capability: during a turn, the agent accepts messages of the user with
+	// MethodSteer. The model gets such a message before its next answer. The agent then sends a
+	// numbered user_message_chunk with the same MetaMessage, and the client may send the next
+	// message. If the turn ends before the agent has sent this chunk, the agent drops the message,
+	// and the client sends it as a prompt.
 	MetaSteers = "parley.dev/steers"
 	// MetaMessage names a message of the user. The turn of a message has the same name.
 	MetaMessage = "parley.dev/message"

@@ -69,8 +69,8 @@ type CustomSecret struct {
 	Description Field[string] `json:"description,omitzero"`
 }
 
-// MCPConfig lists tool servers. In settings it replaces the stored lists; a server without a key
-// keeps its stored key.
+// MCPConfig lists tool servers. In a POST /api/settings, it replaces the stored lists, but a server
+// without a key keeps its stored key.
 type MCPConfig struct {
 	SSEServers   []MCPRemoteServer `json:"sse_servers"`
 	StdioServers []MCPStdioServer  `json:"stdio_servers"`

@@ -443,10 +443,11 @@ func (p *scratchPod) turnOver(t *testing.T) bool {
 	return len(lines) > 0 && strings.Contains(lines[len(lines)-1], string(session.StateAwaiting))
 }
 
-// The archive refuses the snapshot after the second turn. The second attempt therefore restores an
-// agent that does not remember this turn, and saves this agent in the next snapshot. After another
-// restart, the third message must still tell the agent what it did in the second turn.
-func TestAnAgentWhoseRestoredMemoryIsOldRepeatsNoWork(t *testing.T) {
+// The archive refuses the snapshot of the second turn, and then the pod is lost. The second attempt
+// therefore restores the agent's memory of the first turn only, and saves this memory in the next
+// snapshot. After another restart, the third message must still tell the agent what it did in the
+// second turn.
+func TestAnAgentWithOutdatedMemoryRepeatsNoWork(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*testing.T, *scratchPod){
 		"a restart of the container": func(t *testing.T, p *scratchPod) {

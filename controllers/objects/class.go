@@ -94,11 +94,11 @@ func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserS
 	return settings
 }
 
-// NotAllowed returns a blocker that names the first field that the class or the user's confirmation
-// mode does not allow; nil if the session may start. The class may have changed since admission.
-// After a user starts a session, the Conversation's workspace and lifetimes are checked only until
-// the session has a pod. The status then records the limits of the class, and later attempts keep
-// them.
+// NotAllowed returns a blocker for the first value that the class or the user's confirmation mode
+// does not allow; nil if the session may start. The webhook's checks do not suffice, because the
+// class may have changed since then. After a user starts a session, the status records the limits
+// of the class as soon as the session has a pod. Later attempts keep these limits, so the
+// Conversation's workspace and lifetimes are checked only until the limits are recorded.
 func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	agent *session.Agent) *lifecycle.Blocker {
 	errs := c.Spec.ConversationErrors(c.Name, &conversation.Spec)

@@ -11,8 +11,9 @@ import (
 // Refusal is the part of a request that made a provider refuse the request.
 type Refusal string
 
-// These are the parts of a request that a provider can refuse. RefusedHistory means any content of
-// the messages, including images.
+// These are the parts of a request that a provider can refuse. RefusedImages means that the images
+// are the cause. RefusedHistory means that any content of the messages may be the cause, even an
+// image.
 const (
 	RefusedImages  Refusal = "images"
 	RefusedHistory Refusal = "history"

@@ -107,7 +107,7 @@ const (
 	today = "2026-11-18"
 )
 
-func TestARefusalNamesTheLimitAndKeepsCallsInFlightReserved(t *testing.T) {
+func TestARefusalNamesTheLimitAndKeepsTheReservationOfRunningCalls(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Day: 50 * cent, Month: 2 * session.Dollar}})
 	b.send("u-1", 1, report(1, today, 10*cent, 20*cent))
@@ -132,7 +132,7 @@ func TestARefusalNamesTheLimitAndKeepsCallsInFlightReserved(t *testing.T) {
 	}
 }
 
-func TestReservationsAboveTheNeedUseAtMostHalfOfTheLimit(t *testing.T) {
+func TestASessionReservesOnlyItsNeedIfMoreWouldExceedHalfOfTheLimit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	for i, want := range []session.Dollars{40 * cent, 5 * cent, 5 * cent} {
@@ -359,6 +359,7 @@ func TestTheLedgerOfManyConversationsStaysSmall(t *testing.T) {
 }
 
 // The sessions of a large namespace share the ledger of the namespace, and a write to S3 takes long.
+// A write must therefore contain the reports of many sessions.
 func TestConcurrentReportsInANamespaceAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerNamespace: session.SpendLimits{Month: session.Dollar}})

@@ -87,8 +87,8 @@ func TestReadErrorsAreNotReportedAsAnEmptyArchive(t *testing.T) {
 }
 
 // A journal may have hundreds of MiB, and is read in pages. The client must ask the archive only
-// for the events from the given ID on.
-func TestAnEarlierJournalIsReadFromAGivenID(t *testing.T) {
+// for the event with the given ID and for later events.
+func TestAnEarlierJournalIsReadFromAGivenEventID(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1)
 	archive := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -116,8 +116,8 @@ func CausesOf(err error, kinds ...metav1.CauseType) []metav1.StatusCause {
 
 var secretName = regexp.MustCompile(`the Secret "([a-z0-9.-]+)"`)
 
-// SecretConflicts returns an error for each reference that Parley's webhook refuses because a
-// Secret with this name exists and is not a user's key.
+// SecretConflicts returns an error for each reference that Parley's webhook refuses because the
+// referenced Secret exists and is not a key that Parley stored for the user.
 func SecretConflicts(err error, names rest.EntryNames) []rest.Detail {
 	var details []rest.Detail
 	for _, cause := range CausesOf(err, metav1.CauseTypeForbidden) {

@@ -237,7 +237,8 @@ func (h *Host) existing(ctx context.Context, kind v1alpha1.GitProvider, reposito
 }
 
 // Comment adds a comment to a pull request or an issue and returns the comment's link. On GitHub
-// and Gitea, a pull request and an issue never have the same number, so onIssue has no effect.
+// and Gitea, pull requests and issues share one sequence of numbers and one path for comments, so
+// onIssue has no effect there.
 func (h *Host) Comment(ctx context.Context, number int, onIssue bool, text string) (link string, err error) {
 	kind, repository, err := h.dialect(ctx)
 	if err != nil {

@@ -119,9 +119,10 @@ func (k *Keeper) settle(ctx context.Context) error {
 	}
 	if found.ID == k.Next.Snapshot.ID {
 		k.Last = *k.Next
-		// While the files do not change, all calls of CommitSnapshot use the same ID, but different
-		// Contents. It is therefore unknown which Contents the archive has. No event has the ID -2,
-		// so take sees a difference to the current Contents, and commits the snapshot again.
+		// The ID proves only that the archive has the files of k.Next. If the files did not change,
+		// an earlier commit had the same ID and other Contents, and the archive may still have
+		// those. No event has the ID -2, so take finds that the Contents differ from the current
+		// Contents, and commits the snapshot again.
 		k.Last.Contents = Contents{Event: -2}
 	}
 	k.Next = nil

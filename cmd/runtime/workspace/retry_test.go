@@ -55,8 +55,9 @@ func TestRetriesEndAfterTheTimeout(t *testing.T) {
 	}
 }
 
-// givenUp returns the error of a failing host, and the timeout that was used. On a slow machine,
-// the timeout may pass before the first request has ended. The timeout is then doubled.
+// givenUp clones from a failing host, and returns the timeout and the host's error. On a slow
+// machine, the timeout may pass before the first request has ended. Then givenUp clones again with
+// twice the timeout.
 func givenUp(t *testing.T, o workspace.Options) (time.Duration, error) {
 	t.Helper()
 	for o.Patience = 100 * time.Millisecond; ; o.Patience *= 2 {
