@@ -19,8 +19,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// slowSession serves a warm pod whose session is ready at the third call. For each call, it appends
-// to waits whether the call asks to wait.
+// slowSession serves a warm pod whose session is ready at the third call. Each call adds an element
+// to waits: true if the call asks to wait until the session is ready.
 func slowSession(t *testing.T, key []byte, waits *[]bool) (port int) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {

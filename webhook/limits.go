@@ -53,8 +53,8 @@ func (v *limitsValidator) ValidateCreate(ctx context.Context, c *v1alpha1.Conver
 	if count < limit {
 		return nil, nil
 	}
-	// If the Conversation exists, this request repeats an earlier request and adds nothing. The API
-	// server then refuses the name, and the facade uses the existing Conversation.
+	// Admit a repeated request for an existing Conversation, because it adds no Conversation. The
+	// API server then refuses the name, and the facade uses the existing Conversation.
 	if v.cache.Get(ctx, types.NamespacedName{Namespace: admitted.Namespace, Name: c.Name},
 		&v1alpha1.Conversation{}) == nil {
 		return nil, nil

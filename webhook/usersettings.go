@@ -33,9 +33,10 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 }
 
 // ValidateUpdate checks every reference again, even an unchanged one, because the change of another
-// field, such as llmBaseURL, may send the key to another receiver. Parley itself writes on behalf
-// of the user who owns the settings. It may therefore keep references to Secrets that it is not
-// allowed to read, but must not change the receivers of their keys.
+// field, such as llmBaseURL, may send the key to another receiver. An update by Parley itself is
+// an exception, because Parley may have no permission to read a Secret that an administrator chose.
+// In such an update, only new references are checked, and the administrator's keys must not go to
+// another receiver.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
@@ -103,7 +104,8 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	if err == nil {
 		err = request.checkInheritance(ctx, old, settings, found)
 	}
-	// If the agent was removed from the catalogue, other fields of the settings can still change.
+	// Check the agent only if it changes. Otherwise, users could not change any field of settings
+	// whose agent was removed from the catalogue.
 	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
 		err = request.checkAgent(ctx, v.agents, *agent, found)
 	}

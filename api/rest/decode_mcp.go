@@ -9,10 +9,10 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// mcpDecoder reads tool servers. An unknown field is an error. The lists of a request replace the
-// stored lists, and a missing list counts as empty, so a misspelt list name would remove the stored
-// servers and their keys. In settings, api_key_set and timeout are ignored, because clients post
-// back the settings that they read.
+// mcpDecoder reads tool servers. It refuses unknown fields: a request without a list removes the
+// stored servers of this list and their keys, so a misspelt list name must not pass unnoticed. If
+// settings is true, it ignores the fields api_key_set and timeout, because clients post back the
+// settings that they read.
 type mcpDecoder struct{ settings bool }
 
 func (m mcpDecoder) config(o *object) MCPConfig {
@@ -32,8 +32,8 @@ func (m mcpDecoder) config(o *object) MCPConfig {
 func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
 	seen := map[string]bool{}
 	for i, entry := range entries {
-		// Do not report entries without a name as repeated after an earlier error. That error may
-		// already say that the name is missing.
+		// If there are earlier errors, entries without a name are not reported here, because an
+		// earlier error may already say that the name is missing.
 		if seen[name(entry)] && (name(entry) != "" || len(o.details) == 0) {
 			o.fail(o.loc.At(list).At(i), "value_error", "An entry is listed twice")
 		}

@@ -297,7 +297,7 @@ func (c *connections) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusForbidden)
 }
 
-func TestAModelNameWithoutAProviderIsSentOnlyToTheProviderOfThatModel(t *testing.T) {
+func TestAModelWithoutAProviderPrefixIsRequestedOnlyFromItsProvider(t *testing.T) {
 	for _, c := range []struct {
 		model, qualified, host string
 		status                 int

@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func TestOneSessionGivesUpItsSlotForEachWaitingSession(t *testing.T) {
+func TestForEachWaitingSessionOneRunningSessionEnds(t *testing.T) {
 	user := types.NamespacedName{Namespace: "ns", Name: "ada"}
 	for name, c := range map[string]struct {
 		running int

@@ -33,14 +33,14 @@ func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 // retries in the background. It cannot delete another conversation, because the name is random. It
 // returns false if too many such deletions are running.
 func (s *Service) abandonUnknown(ctx context.Context, c *v1alpha1.Conversation) bool {
-	if s.unknown.Add(1) > maxUnknown {
-		s.unknown.Add(-1)
+	if s.deletions.Add(1) > maxUnknown {
+		s.deletions.Add(-1)
 		logf.FromContext(ctx).Info("Too many deletions of unconfirmed Conversations are running; skipping one",
 			"namespace", c.Namespace, "conversation", c.Name)
 		return false
 	}
 	go func() {
-		defer s.unknown.Add(-1)
+		defer s.deletions.Add(-1)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unknownTime)
 		defer cancel()
 		backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Cap: abandonTime, Steps: math.MaxInt}

@@ -22,8 +22,8 @@ import (
 // Service manages the conversations of all users.
 type Service struct {
 	Cluster cluster.API
-	// unknown is the number of deletions that abandonUnknown is running now.
-	unknown atomic.Int64
+	// deletions is the number of deletions that abandonUnknown is running in the background.
+	deletions atomic.Int64
 }
 
 var (
@@ -55,7 +55,8 @@ func own(ctx context.Context, u *auth.User, id string, find func(context.Context
 func (s *Service) Find(ctx context.Context, u *auth.User, id string) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.CachedConversation)
 	if errors.Is(err, notFound) {
-		// The cache may still lack a conversation that another facade has just created.
+		// Ask the API server, because the cache may still lack a conversation that another facade
+		// has just created.
 		c, err = own(ctx, u, id, s.Cluster.Conversation)
 	}
 	return c, err

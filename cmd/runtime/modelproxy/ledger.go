@@ -66,8 +66,8 @@ type account struct {
 	mu       sync.Mutex
 	sequence int64
 	// lines contains the costs of this process, for each day and model. known contains the costs
-	// that the archive has acknowledged. Before the first grant, the day is unknown, and the day in
-	// the key is empty. The first grant sets it.
+	// that the archive has acknowledged. The day of a cost is unknown before the first grant: until
+	// then, costs are counted with an empty day. The first grant moves them to its day.
 	lines map[lineKey]*costLine
 	known map[lineKey]session.SpentLine
 	// day is the day of the last grant. days contains this day, and each earlier day for which the

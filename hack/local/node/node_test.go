@@ -423,12 +423,12 @@ func TestANodeKillsOnlyProcessesOfItsSessions(t *testing.T) {
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 		return cmd
 	}
-	of, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
+	own, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	Kill(dir)
-	// The SIGTERM ends the processes that the function Kill has spared. For the other processes,
-	// Linux reports SIGKILL, even if they have not ended before the SIGTERM.
-	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM,
+	// Kill must send SIGKILL only to own. The SIGTERM below ends the other processes. If own still
+	// exists when it gets the SIGTERM, Linux nevertheless reports SIGKILL as the cause of its end.
+	for cmd, want := range map[*exec.Cmd]syscall.Signal{own: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()

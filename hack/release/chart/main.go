@@ -93,7 +93,7 @@ const (
 	namespaced   condition = "{{- if $.Values.namespaces }}"
 	perNamespace condition = "{{- range $namespace := $.Values.namespaces }}"
 	withPolicies condition = "{{- if $.Values.networkPolicy.enabled }}"
-	// A release creates the class only if no default class exists.
+	// The chart creates the SessionClass default only if the cluster does not have it yet.
 	firstClass condition = `{{- if and $.Values.sessionClass.create (not (and ($.Capabilities.APIVersions.Has ` +
 		`"parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
 )
@@ -106,9 +106,9 @@ const (
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
-// ofArchive returns the condition of an object. Most objects of the archive exist only if the
-// archive is enabled, but its ServiceAccount and role always exist. Other objects keep the given
-// condition.
+// ofArchive returns the condition of an object. The archive's objects of the kinds below exist only
+// if the archive is enabled. All other objects keep the given condition, also the archive's
+// ServiceAccount and role.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when
@@ -214,8 +214,8 @@ func (b *builder) overlay(name, component string, resources ...string) string {
 }
 
 // withComponent writes a kustomization that adds a component to an existing kustomization. The
-// component needs the final names of the objects, and the existing kustomization has already added
-// the marks to these names.
+// existing kustomization adds the marks to the names of the objects. The component must come after
+// it, because the component copies these names into other fields.
 func (b *builder) withComponent(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
