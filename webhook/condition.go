@@ -90,7 +90,8 @@ var restarted = anyOf("oldObject.spec.?suspend.orValue(false) && !object.spec.?s
 
 func anyOf(conditions ...string) string { return strings.Join(conditions, " || ") }
 
-// isSet returns CEL conditions for fields that are set. A false boolean counts as absent.
+// isSet returns a CEL condition for each field. The condition is true if the field is set. The
+// boolean oneShot counts as set only if it is true.
 func isSet(names ...string) (conditions []string) {
 	for _, name := range names {
 		condition := "has(object.spec." + name + ")"

@@ -162,8 +162,8 @@ func TestConversationDefaults(t *testing.T) {
 	expectUnobserved(t, conversation)
 }
 
-// conversationFields maps each field of a conversation request over HTTP to the spec.
-// conversation_id is the name of the object.
+// conversationFields maps the fields of an HTTP request for a new conversation to fields of the
+// spec. The field conversation_id is not in this list, because it becomes the name of the object.
 var conversationFields = []struct{ document, field, value string }{
 	{"repository", "repository", "owner/name"},
 	{"git_provider", "gitProvider", "gitlab"},

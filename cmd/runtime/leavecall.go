@@ -26,8 +26,8 @@ func (s *run) serveLeave(d *driver.Driver, w http.ResponseWriter, _ *http.Reques
 }
 
 // mayLeave reports whether the session has started, is inactive, and can end without a loss of its
-// work. Scratch space is deleted at the end of the session, so its files and its journal must be in
-// the archive.
+// work. If the session runs on scratch space, its files and its journal must be in the archive,
+// because the scratch space is deleted when the session ends.
 func (s *run) mayLeave() bool {
 	if !get(s, &s.begun) || s.activity.busy() {
 		return false
@@ -50,8 +50,9 @@ func (s *run) beforeExit(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// wholeResponse buffers a small response, so that its length is known. Without a Content-Length,
-// HTTP sends the response in chunks, and a flush does not send the final chunk.
+// wholeResponse buffers a small response, so that beforeExit can set its Content-Length. Without
+// this header, HTTP would send the response in chunks. A flush does not send the final chunk, so
+// the process could exit before the response is complete.
 type wholeResponse struct {
 	http.ResponseWriter
 	code int

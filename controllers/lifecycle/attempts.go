@@ -13,11 +13,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// An attempt is the try to run a session in one pod. A label of the pod contains the number of its
-// attempt, and the status contains the number of the current attempt. The manager ignores the end
-// of a pod with another number than the current one; it never compares times. The number of the
-// first attempt need not be in the status, because it is the default. The manager writes each later
-// number to the status before it creates or removes objects for that attempt.
+// An attempt is one try to run a session, in one pod. A label of the pod contains the number of its
+// attempt, and the status contains the number of the current attempt. When a pod ends, the manager
+// compares these two numbers, never times. If the numbers differ, it ignores the end of the pod.
+// The first attempt has the number 1, even if the status contains no number. The manager writes
+// each later number to the status before it creates or removes objects for that attempt.
 
 // Attempt returns the number of a session's current attempt.
 func Attempt(s v1alpha1.ConversationStatus) int32 { return max(1, s.Attempt) }
@@ -70,8 +70,9 @@ func PodRestarts(pod *corev1.Pod) int32 {
 // a pod.
 func IsWarm(pod *corev1.Pod) bool { return pod != nil && pod.Labels[v1alpha1.LabelWarm] != "" }
 
-// RecordedAsBound reports whether the status says that the session runs in this warm pod, and that
-// the pod's process has not restarted since then.
+// RecordedAsBound reports whether the status says that the session runs in this warm pod. The
+// result is false if the pod's process restarted after this status was written: the manager
+// must bind the session again.
 func RecordedAsBound(s v1alpha1.ConversationStatus, pod *corev1.Pod) bool {
 	return s.State == v1alpha1.StateRunning && Ran(s) && s.PodName == pod.Name && s.PodRestarts == PodRestarts(pod)
 }

@@ -14,14 +14,14 @@ type Room struct {
 	First types.NamespacedName
 	// Running are the sessions that have a slot and that do not end soon.
 	Running []types.NamespacedName
-	// Needed is the number of running sessions that should end. It counts one session for each
-	// waiting session that could then start.
+	// Needed is how many of the running sessions should end. Each of them makes room for one
+	// waiting session.
 	Needed int
 }
 
-// Room returns the slots of a user. The function leaves reports whether a running session ends
-// soon. If a waiting session has such a low limit that several running sessions would have to end
-// for it, no session ends for it: Needed does not count it.
+// Room returns the slots of a user. It calls leaves() to find out whether a running session ends
+// soon. A waiting session may have such a low limit that several running sessions would have to end
+// for it. Needed does not count such a waiting session, so no session ends for it.
 func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName) bool) Room {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -87,9 +87,9 @@ type Record struct {
 	// Waiting is set if the call waited for a command that is still running.
 	Waiting bool `json:"waiting,omitempty"`
 
-	// KindCondensed records contain these fields. Keep is the number of messages at the end of the
-	// history that stay. Summary replaces the messages before them. Of the user's first message,
-	// about MaxFirst characters stay.
+	// KindCondensed records contain these fields. The last Keep messages of the history stay
+	// unchanged. Summary replaces the earlier messages, with two exceptions: the user's latest
+	// message stays, and so do about MaxFirst characters of the user's first message.
 	Summary  string `json:"summary,omitempty"`
 	Keep     int    `json:"keep,omitempty"`
 	MaxFirst int    `json:"maxFirst,omitempty"`

@@ -171,8 +171,8 @@ func TestARotatedKeyIsAcceptedWithoutARestart(t *testing.T) {
 	if _, err := p.Verify(t.Context(), issuer.Token("ada@example.com")); err != nil {
 		t.Errorf("a token of the new key is refused: %v", err)
 	}
-	// The library returned the new keys to Verify a moment before it stored them. Until then, it
-	// accepts the removed key, so the test repeats this check.
+	// Verify may have returned before the library stored the new keys. Until they are stored, the
+	// library still accepts the removed key, so the test repeats this check.
 	testenv.Await(t, func() error {
 		if _, err := p.Verify(t.Context(), before); err == nil {
 			return errors.New("a token of the removed key is accepted")

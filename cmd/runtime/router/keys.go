@@ -39,9 +39,10 @@ type keys struct {
 	bytes func(string) string
 }
 
-// newKeys returns a mask for the tool servers' keys. It does not mask the session's other secrets:
-// the agent already has them, and must receive files from tool servers unchanged. Values that
-// o.Mask leaves unchanged, such as plain words, are not masked either.
+// newKeys returns a mask for the tool servers' keys. The mask does not hide the session's other
+// secrets: the agent already has them, and must receive a tool server's files unchanged, even if
+// the files contain such secrets. Keys that o.Mask leaves unchanged, such as plain words, are not
+// masked either.
 func newKeys(o *Options, servers []*upstream) *keys {
 	all, long, sure := map[string]string{}, map[string]string{}, map[string]string{}
 	add := func(file string) {

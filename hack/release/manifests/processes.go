@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Workload describes a container of a Deployment whose program runs as a local process.
+// Workload describes a container of a Deployment. The program of the container runs as a local
+// process instead.
 type Workload struct {
 	Namespace      string
 	ServiceAccount string
@@ -20,8 +21,8 @@ type Workload struct {
 }
 
 // FitToProcesses removes the Deployments and their volume claims, and points the webhooks at
-// webhookAddress. It returns the remaining objects, and a map from container names to the
-// containers of the Deployments.
+// webhookAddress. It returns the remaining objects, and a map from the name of each container of
+// the Deployments to its Workload.
 func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured,
 	map[string]Workload, error) {
 	var kept []*unstructured.Unstructured

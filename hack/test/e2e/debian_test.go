@@ -62,7 +62,8 @@ func bootstrap(ctx context.Context, suite, file string) error {
 	}
 	defer os.RemoveAll(dir)
 	root := filepath.Join(dir, "root")
-	// In its own namespaces, an interrupted debootstrap leaves no mounts or processes behind.
+	// debootstrap runs in its own Linux namespaces. If it is interrupted, it therefore leaves no
+	// mounts or processes behind.
 	for _, command := range [][]string{
 		{"unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase", "--include=" +
 			debianPackages, suite, root, debianMirror},

@@ -156,8 +156,8 @@ func TestThePageKeepsTheSettingsOfEachTab(t *testing.T) {
 	shows(other, "blue/ada")
 }
 
-// After a sign-out in one tab, another tab must not renew its sign-in. The provider would sign the
-// person in again without asking.
+// After a sign-out in one tab, no other tab may renew its sign-in. If a tab did so, the provider
+// would sign the person in again without asking.
 func TestThePageSignsOutInAllTabs(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = `{"user": "ada", "namespace": "red", "settings_stored": false, "person": "oidc:ada@example.com",
