@@ -114,7 +114,7 @@ func TestAChangedModelIsSentToRunningSessions(t *testing.T) {
 	}
 	// A change of another setting is not sent to the sessions.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.Language = ptr.To("de") })
-	// A session that starts now has the current model.
+	// A session that starts now has the current model, so the manager sends it no model.
 	d := runningConversation(t, ns, "d")
 	if got := archive.sentModel(t, d); got.Model != "" {
 		t.Errorf("a new session was sent %s", got.Model)

@@ -92,7 +92,8 @@ func TestNamingAnOwnerNeedsTheRightToImpersonateThem(t *testing.T) {
 			}
 		})
 	}
-	// Not even the manager may name an identity of the system.
+	// Not even the manager may set an owner whose name begins with "system:", unless the owner is a
+	// ServiceAccount.
 	if err := manager.create(t, object(t, "UserSettings", namespace, owned("system:admin", ""))); err == nil {
 		t.Error("a name of the system is accepted")
 	}

@@ -10,8 +10,9 @@ import (
 // ManagedKind is a kind of object that Parley manages for an owner: a user's key in a Secret of
 // SecretTypeUserKey, or a replay or image in a ConfigMap. No kind may end with -KIND, where KIND is
 // another kind. Otherwise, two owners could have objects with the same name: with the kinds token
-// and x-token, the owners a and a-x could both have an object a-x-token. The operator uses the
-// suffixes session, session-key and workspace for its own objects.
+// and x-token, the owners a and a-x could both have an object a-x-token-github. For the same
+// reason, no kind may be or end with session, session-key or workspace: the names of the operator's
+// own objects end with these words.
 type ManagedKind string
 
 // Kinds of objects that Parley manages for UserSettings. The kinds llm-api-key, search-api-key and

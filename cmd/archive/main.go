@@ -113,8 +113,8 @@ func run(ctx context.Context, o options) error {
 }
 
 // serverTLS returns the configuration of HTTPS, or nil. It reads the certificate for each new
-// connection, because the kubelet replaces the file. New connections are rare, because sessions
-// reuse them.
+// connection, because the kubelet replaces the file. New connections are rare, because a session
+// sends many requests over one connection.
 func serverTLS(o options) *tls.Config {
 	if o.certFile == "" {
 		return nil

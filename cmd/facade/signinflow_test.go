@@ -100,7 +100,7 @@ func TestTwoSignInsOfABrowserBothSucceed(t *testing.T) {
 	}
 }
 
-func TestInvalidAnswersOfTheProviderSignNobodyIn(t *testing.T) {
+func TestASignInWithAnInvalidAnswerOfTheProviderIsRefused(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	good := o.issuer.Claims("ada@example.com")

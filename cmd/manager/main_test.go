@@ -343,7 +343,8 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 }
 
 // admits sends a new object to a webhook, and returns whether the webhook admits the object. The
-// timeout is shorter than the shutdown delay.
+// timeout of the request is shorter than the manager's --shutdown-delay, after which the webhook
+// stops.
 func admits(address, resource, kind, spec string) (bool, error) {
 	body := fmt.Sprintf(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
 		"uid": "1", "operation": "CREATE", "namespace": "default", "userInfo": {"username": "somebody"},

@@ -137,7 +137,7 @@ func TestOnlyMergeConflictTasksCloneTheHistory(t *testing.T) {
 	}
 }
 
-func TestASearchKeyAddsTheSearchToolOrMarksItUnavailable(t *testing.T) {
+func TestTheSearchToolNeedsAKeyAndAServer(t *testing.T) {
 	const server = "https://search.example.com/mcp"
 	search := session.RemoteServer{Name: "search", URL: server, APIKeyFile: session.SearchAPIKeyFile}
 	for name, tc := range map[string]struct {

@@ -198,10 +198,10 @@ func (t *tail) Write(text []byte) (int, error) {
 	defer t.mu.Unlock()
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
-		// Mask secrets before the beginning of the text is cut off, because the mask recognizes
-		// only complete secrets. A secret at the cut is still complete: on each side of the cut,
-		// the buffer has more bytes than the longest secret. The last line may end within a secret,
-		// so it is masked later, unless it is very long.
+		// Mask the text before its beginning is cut off, because the mask recognizes only complete
+		// secrets. The buffer has more bytes before and after the cut than the longest secret has,
+		// so a secret at the cut is still complete. Do not mask the last line yet, because it may
+		// end within a secret. But if the cut is in the last line, mask this line too.
 		text := t.buffer.String()
 		whole := strings.LastIndexByte(text, '\n') + 1
 		if len(text)-whole > maxOutput {

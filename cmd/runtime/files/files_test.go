@@ -207,7 +207,8 @@ func TestTheNextComparisonWaitsUntilACancelledComparisonEnds(t *testing.T) {
 	defer writer.Close()
 	giveUp()
 	<-first
-	// Remove the pipe, so that only the first comparison can delay the second comparison.
+	// The first comparison still reads the open pipe. Move the pipe away, so that the second
+	// comparison cannot open it and waits only for the first comparison.
 	if err := os.Rename(pipe, filepath.Join(t.TempDir(), "pipe")); err != nil {
 		t.Fatal(err)
 	}

@@ -190,8 +190,8 @@ func (a *applier) writeObject(name string, size int64, from io.Reader) error {
 	return err
 }
 
-// checkOut checks out the snapshot's commit and removes the deleted files. The caller must have
-// written all objects.
+// checkOut checks out the snapshot's commit. It then removes the files of this commit that
+// were missing in the saved clone. The caller must have written all git objects.
 func (a *applier) checkOut() error {
 	if a.repository == nil || a.checkedOut {
 		return nil

@@ -22,16 +22,16 @@ const (
 // IsolateEnvironment hides the variables of the container image from the supervisor and from the
 // runtime, which inherits the supervisor's environment. Both processes have the session's keys, and
 // a variable such as HTTPS_PROXY, SSL_CERT_FILE or GODEBUG could make them leak the keys. PATH, the
-// session's secrets and the variables that pod names stay unchanged. Other PARLEY_* variables stay
-// if allParley is true, and are removed if it is false. All other variables are the image's: they
-// get the prefix imagePrefix, and TakeImage returns them for the agent.
-func IsolateEnvironment(allParley bool, pod []string) error {
+// session's secrets and the variables whose names are in podVariables stay unchanged. Other
+// PARLEY_* variables stay if allParley is true, and are removed if it is false. All other variables
+// are the image's: they get the prefix imagePrefix, and TakeImage returns them for the agent.
+func IsolateEnvironment(allParley bool, podVariables []string) error {
 	variables := os.Environ()
 	os.Clearenv()
 	for _, variable := range variables {
 		name, value, _ := strings.Cut(variable, "=")
 		ofParley := strings.HasPrefix(name, parleyPrefix)
-		allowed := name == "PATH" || strings.HasPrefix(name, secretPrefix) || slices.Contains(pod, name) ||
+		allowed := name == "PATH" || strings.HasPrefix(name, secretPrefix) || slices.Contains(podVariables, name) ||
 			allParley && ofParley
 		switch {
 		case allowed:

@@ -11,8 +11,8 @@ import (
 
 const header = "{{- /* Generated from config/ by make chart. Do not edit. */ -}}\n"
 
-// sheet is an object that becomes a Helm template. Marks in its fields stand for the template texts
-// in texts.
+// sheet is an object that becomes a Helm template. Its fields contain marks. The function fill
+// replaces each mark with an entry of texts.
 type sheet struct {
 	*unstructured.Unstructured
 	texts []string
@@ -40,8 +40,8 @@ func template(object *unstructured.Unstructured, when condition) (string, error)
 	}
 	text := string(content)
 	if when == perNamespace {
-		// These objects refer to objects in Parley's namespace. kustomize adds no marks to the
-		// references, so add them here.
+		// These objects refer to objects in Parley's namespace. kustomize does not insert the marks
+		// for the namespace and the name prefix into these references, so insert them here.
 		text = strings.NewReplacer("parley-system", markNamespace, "name: parley-", "name: "+markPrefix+
 			"parley-").Replace(text)
 	}
@@ -77,8 +77,8 @@ func (s *sheet) fill(text string) string {
 			if !strings.HasPrefix(each, "{{- ") {
 				each = found[1] + each
 			}
-			// INDENT is the argument of nindent in a template text. Replace it with the indentation
-			// of this line plus two.
+			// A template text contains INDENT instead of the argument of Helm's function nindent.
+			// The argument must be the indentation of the line, plus two.
 			depth := len(each) - len(strings.TrimLeft(each, " ")) + 2
 			lines = append(lines, strings.ReplaceAll(each, "INDENT", fmt.Sprint(depth)))
 		}

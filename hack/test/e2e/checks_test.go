@@ -11,7 +11,7 @@ import (
 func TestASessionOverHTTPClonesARepositoryAndEnds(t *testing.T)           { check(t, conversationOverHTTP) }
 func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T)  { check(t, shippedAgent) }
 func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)         { check(t, readFromArchive) }
-func TestSecretsAreNotInDescribeEventsLogsOrTheProcessList(t *testing.T)  { check(t, secretsStayHidden) }
+func TestSecretsAreNotInTheProcessListLogsOrOtherObjects(t *testing.T)    { check(t, secretsStayHidden) }
 func TestTheVariablesOfAContainerImageDoNotDivertKeys(t *testing.T)       { check(t, imageVariables) }
 func TestAnAgentCannotChangeRecordedCostsByRewritingFiles(t *testing.T)   { check(t, rewriteFiles) }
 func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)      { check(t, restrictedNamespace) }
@@ -23,7 +23,7 @@ func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)          { chec
 func TestASessionReportsThatItsAgentWasKilledForMemory(t *testing.T)      { check(t, agentKilledForMemory) }
 func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)           { check(t, podDeleted) }
 func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)    { check(t, podDeletedAtWork) }
-func TestASessionAtWorkWithNoVolumeStopsIfItsPodIsDeleted(t *testing.T)   { check(t, podLostAtWork) }
+func TestAWorkingSessionWithNoVolumeStopsIfItsPodIsDeleted(t *testing.T)  { check(t, podLostAtWork) }
 func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)         { check(t, endedPodKept) }
 func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)      { check(t, podsRejected) }
 func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)       { check(t, podsEvicted) }

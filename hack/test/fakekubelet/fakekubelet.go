@@ -44,7 +44,7 @@ type Options struct {
 	// Lifetime returns the time after which a pod ends by itself, and the pod's termination
 	// message. If the time is zero or Lifetime is nil, the pod runs until it is deleted.
 	Lifetime func(*corev1.Pod) (time.Duration, string)
-	// Warm serves the Binds of warm pods. If it is nil, nothing listens in warm pods.
+	// Warm answers the Bind requests to warm pods. If it is nil, nothing listens in warm pods.
 	Warm *WarmPods
 }
 
