@@ -11,8 +11,8 @@ import (
 
 const header = "{{- /* Generated from config/ by make chart. Do not edit. */ -}}\n"
 
-// sheet is an object that becomes a Helm template. Its fields contain marks. The function fill
-// replaces each mark with an entry of texts.
+// sheet is an object that becomes a Helm template. Its fields contain marks from the method text.
+// The method fill replaces each of these marks with an entry of texts.
 type sheet struct {
 	*unstructured.Unstructured
 	texts []string
