@@ -24,7 +24,7 @@ const (
 	indexConfigMapName = "configMapName"
 	// indexManagedFor finds the managed Secrets of a UserSettings.
 	indexManagedFor = "managedFor"
-	// indexSession finds the pod that a Conversation adopted as a warm pod.
+	// indexSession finds the warm pod that a Conversation adopted.
 	indexSession = "session"
 )
 

@@ -57,9 +57,9 @@ const (
 	ToolsPath = "/mcp"
 )
 
-// Keys of the session Secret. The document is a file in Dir. The other keys are environment
-// variables of the session's first process, not files, because the agent runs as the same user and
-// could read a file. SecretVariable returns the variable's name.
+// Keys of the session Secret. Only the value of DocumentFile is mounted as a file, in Dir. The
+// session's first process gets the other values as environment variables, because the agent runs as
+// the same Unix user and could read files. SecretVariable returns the name of a key's variable.
 const (
 	DocumentFile      = "session.json"
 	KeyFile           = "session-key"
@@ -70,7 +70,7 @@ const (
 	// ServerCertificateFile contains the session's certificate and its private key, as PEM. The
 	// certificate's name is the Conversation's UID.
 	ServerCertificateFile = "server-certificate"
-	// ReplayFile is in ReplayDir.
+	// ReplayFile is not a key of the Secret, but the name of a file in ReplayDir.
 	ReplayFile = "replay.json"
 )
 

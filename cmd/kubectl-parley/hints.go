@@ -36,8 +36,8 @@ var hints = map[string]string{
 	v1alpha1.ReasonRejected: "The API server rejected an object of this session, for example by quota: see the message.",
 }
 
-// thenSend ends the hints to change the model's settings. It says how the running session gets the
-// changed settings.
+// thenSend is the last part of each hint that asks the user to check or change the model's
+// settings. It says how the running session gets the changed settings.
 const thenSend = ", then send a message: kubectl parley chat NAME. If Parley has no archive, first stop and " +
 	"start the session: kubectl parley stop NAME && kubectl parley start NAME."
 

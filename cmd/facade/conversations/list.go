@@ -279,8 +279,8 @@ func trigger(c *v1alpha1.Conversation) string {
 	return rest.TriggerGUI
 }
 
-// titleOf returns the title that the user set, else the title of the task or microagent, else the
-// start of the first message. It truncates the title for a list.
+// titleOf returns the title that wholeTitle chooses. If the title comes from a message, titleOf
+// truncates it, because the first line of a message may be long.
 func titleOf(c *v1alpha1.Conversation) string {
 	title, fromMessage := wholeTitle(c)
 	if fromMessage {
@@ -289,8 +289,9 @@ func titleOf(c *v1alpha1.Conversation) string {
 	return title
 }
 
-// wholeTitle returns the title before it is truncated. fromMessage is set if the title is the first
-// line of a message.
+// wholeTitle returns the title that the user set, else the title of the task or microagent, else
+// the first line of the first message, else a title with the start of the conversation's name. It
+// does not truncate the title. fromMessage is set if the title is the first line of the message.
 func wholeTitle(c *v1alpha1.Conversation) (title string, fromMessage bool) {
 	switch spec := &c.Spec; {
 	case c.Annotations[v1alpha1.AnnotationTitle] != "":

@@ -23,8 +23,8 @@ var noLedger = answer.Refuse(http.StatusNotFound, "Parley has no archive here, s
 // responses in memory counts this size for each line.
 const usageLineBytes = 256
 
-// usage returns the costs of the user's own model calls. Costs are recorded per owner, so they
-// include the costs of the owner's other settings.
+// usage returns the costs of the user's model calls. If the UserSettings have an owner, the result
+// includes the costs of the owner's other UserSettings, because costs are recorded per owner.
 func (s *server) usage(ctx context.Context, r request) (any, error) {
 	if s.options.Usage == nil {
 		return nil, noLedger

@@ -110,9 +110,9 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 }
 
 // Post stores the settings of a body. A refused request stores nothing. A request that fails
-// halfway may have replaced keys, but a new key is never sent to an endpoint that the request
-// replaces. If the body cannot be decoded, the error lists all its problems. Otherwise, it lists
-// the errors of the API server.
+// halfway may have replaced keys. If the request also changes the model's endpoint, the new key is
+// never sent to the old endpoint. If the body cannot be decoded, the error lists all problems of
+// the body. Otherwise, it lists the errors of the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {
@@ -128,8 +128,8 @@ var errChanged = errors.New("the settings changed since they were read")
 
 // store tries the whole request in a dry run first, so that a refused request changes nothing. It
 // then writes the keys, and at the end the spec, which refers to the keys. If the request has no
-// keys, and no other manager owns its fields, no dry run is needed: the request is a single apply,
-// which is atomic.
+// keys, and no other field manager owns its fields, no dry run is needed: store then only applies
+// the spec, which is atomic.
 func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting) error {
 	var written []managed.Key
 	err := wait.ExponentialBackoffWithContext(ctx, retryBackoff, func(ctx context.Context) (bool, error) {

@@ -40,8 +40,8 @@ const (
 	Streams
 	// SettingsWrites are changes of a user's settings. Concurrent changes would conflict.
 	SettingsWrites
-	// Lists are lists in memory of all conversations of a user. A list of ten thousand
-	// conversations takes some MiB.
+	// Lists are lists of all conversations of a user, while they are in memory. A list of ten
+	// thousand conversations takes some MiB.
 	Lists
 	// RenderRequests are requests to render texts as HTML. Waiting requests count too, because
 	// their bodies are in memory.
@@ -234,8 +234,9 @@ func (b *Budget) add(user string, r Resource, size int64) {
 }
 
 // grant grants the resource to waiters in their order. It skips a waiter whose user is at the limit
-// per user. If a waiter does not fit in the total limit, the waiters after it must wait too, except
-// for Responses.
+// per user. If a waiter exceeds the total limit, the waiters after it must wait too. This does not
+// apply to the resource Responses: each waiter for it is checked, because its total limit differs
+// between users.
 func (b *Budget) grant(r Resource) {
 	full := false
 	b.waiting[r] = slices.DeleteFunc(b.waiting[r], func(w *waiter) bool {

@@ -19,7 +19,8 @@ import (
 const backoff = 300 * time.Millisecond
 
 // supervised is a process that is restarted whenever it ends, as a kubelet restarts a container. It
-// may also end by itself, like a manager that lost its lease or an API server without etcd.
+// ends when the test kills it, or by itself, like a manager that lost its lease or an API server
+// without etcd.
 type supervised struct {
 	cluster.Process
 	log string
