@@ -274,7 +274,8 @@ func TestAWakeCostsFourWritesOfTheManager(t *testing.T) {
 	await(t, func() error {
 		c := &v1alpha1.Conversation{}
 		err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(first), c)
-		if err == nil && (c.Status.State != v1alpha1.StateStopped || !meta.IsStatusConditionTrue(c.Status.Conditions, "Ready")) {
+		if stopped := c.Status.State == v1alpha1.StateStopped && meta.IsStatusConditionTrue(c.Status.Conditions,
+			v1alpha1.ConditionReady); err == nil && !stopped {
 			err = fmt.Errorf("the session is not stopped: %+v", c.Status)
 		}
 		return err

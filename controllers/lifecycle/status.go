@@ -214,10 +214,7 @@ func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.T
 	threshold time.Duration) time.Duration {
 	begins := NeverReconciled(before) && after.State == v1alpha1.StateStarting && v.Pod == NeedPod &&
 		!v.Stalled && !v.Blocked
-	continues := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.Stalled &&
-		before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued &&
-		Attempt(before) == Attempt(after) && before.ObservedGeneration == after.ObservedGeneration &&
-		before.StartTime.Equal(after.StartTime) && before.Restarts == after.Restarts
+	continues := continuesStart(before, after) && !v.Stalled
 	switch {
 	case TurnChanged(before, after):
 		return 0
@@ -229,4 +226,12 @@ func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.T
 		return 0
 	}
 	return threshold - now.Sub(v.Since)
+}
+
+// continuesStart reports whether the status changes only from one step of a start to the next.
+func continuesStart(before, after v1alpha1.ConversationStatus) bool {
+	return before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting &&
+		before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued &&
+		Attempt(before) == Attempt(after) && before.ObservedGeneration == after.ObservedGeneration &&
+		before.StartTime.Equal(after.StartTime) && before.Restarts == after.Restarts
 }
