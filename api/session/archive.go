@@ -63,8 +63,8 @@ const (
 
 // JournalName returns the name of an event, which is a digest of the event. A journal has the name
 // of its first event.
-func JournalName(first []byte) string {
-	sum := sha256.Sum256(first)
+func JournalName(event []byte) string {
+	sum := sha256.Sum256(event)
 	return hex.EncodeToString(sum[:12])
 }
 

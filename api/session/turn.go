@@ -41,8 +41,8 @@ type ReportedTurn struct {
 var reasonForm = regexp.MustCompile(`^[A-Z][A-Za-z]{0,63}$`)
 
 // BoundTurn returns an outcome that fits into a status, with its message in one line. It returns
-// nil if the state or the reason is invalid, because an image that replaces Parley's runtime may
-// report anything.
+// nil if the state or the reason is invalid: a container image can replace Parley's runtime with a
+// program that reports anything.
 func BoundTurn(turn *v1alpha1.ConversationTurn) *v1alpha1.ConversationTurn {
 	if turn == nil || turn.State != v1alpha1.TurnNeedsApproval && turn.State != v1alpha1.TurnFailed ||
 		!reasonForm.MatchString(turn.Reason) {

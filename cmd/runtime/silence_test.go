@@ -18,9 +18,9 @@ import (
 
 const askedToEnd = "did not answer 3 probes in a row; asking it to stop"
 
-// askedOften makes the supervisor probe the session constantly. The supervisor then ends the
-// session after three seconds of silence. Even on a slow machine, a running session responds
-// sooner.
+// askedOften makes the supervisor probe the session constantly. After three unanswered probes of
+// one second each, the supervisor asks the session to stop. A running session answers in time, even
+// on a slow machine.
 var askedOften = []string{"PARLEY_ASK_INTERVAL=20ms", "PARLEY_ASK_TIMEOUT=1s"}
 
 func (p *pod) runtime(t *testing.T) int {
@@ -131,8 +131,8 @@ func TestASessionThatAnswersAgainButDoesNotEndIsKilled(t *testing.T) {
 	}
 }
 
-// The kubelet kills a session that does not end only after a signal of the kubelet itself. This
-// signal comes from within the pod, so the supervisor must kill the session.
+// The kubelet does not notice a SIGTERM that a process in the pod sends, so it does not kill a
+// session that continues after this signal. The supervisor must kill the session instead.
 func TestASessionThatDoesNotEndAfterASignalIsKilled(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, "PARLEY_END_TIMEOUT=1s")

@@ -23,9 +23,9 @@ type Bounds struct {
 }
 
 // For returns the bounds of a session. A value of its spec replaces the value of its class, but
-// cannot exceed the limit of the class. Admission usually refuses a spec that exceeds a limit. But
-// the settings may name the class. If they were deleted, admission checks the limits of the default
-// class instead.
+// cannot exceed the limit of the class. Admission usually refuses a spec that exceeds a limit, but
+// it may check the limits of another class: if the settings that name the class were deleted,
+// admission uses the default class.
 func (b Bounds) For(spec *v1alpha1.ConversationSpec) Bounds {
 	limits := ptr.Deref(b.Limits, v1alpha1.LifetimeLimits{})
 	for _, lifetime := range []struct {

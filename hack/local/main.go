@@ -136,8 +136,8 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 		l.printBanner(ctx)
 		l.serve(ctx)
 	}
-	// A step also fails if a process has exited or a signal has arrived. Report that cause, not the
-	// step's error.
+	// The context ends if a process exits or a signal arrives, and the current step of start then
+	// fails. Report the exit or the signal, not the step's error.
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

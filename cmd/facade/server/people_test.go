@@ -17,8 +17,8 @@ import (
 
 const adaName = "oidc:ada"
 
-// owned is a stub of the cluster. A person owns its only UserSettings. Each token belongs to the
-// ServiceAccount in the field reviewed.
+// owned is a stub of a cluster with one UserSettings object, which a person owns. The field
+// reviewed is the ServiceAccount's user name that ReviewToken returns for every token.
 type owned struct {
 	stubCluster
 	mu       sync.Mutex

@@ -111,9 +111,10 @@ func (d *Driver) approvedEarlier(id, label string, approval int) session.Event {
 	return notice
 }
 
-// restoreRecorded sets a call's flags from the history. The call counts as a new action if its ID
-// belongs to a finished call or, in confirmation mode, if it differs from the action that the user
-// saw. A new action gets its own event, so that the user sees it. d.mu is held.
+// restoreRecorded decides whether the history already contains the action of a call, and sets the
+// call's flags. The call counts as a new action if a call with the same ID has finished. In
+// confirmation mode, it also counts as new if it differs from the action that the user saw. A new
+// action gets its own event, so that the user sees it. d.mu is held.
 func (d *Driver) restoreRecorded(c *call, question string) {
 	_, recorded := d.history.actions[c.ID]
 	before, asked := d.history.questions[c.ID]
@@ -172,7 +173,7 @@ func (d *Driver) applyAnswer(id string, answer answer, options []acp.PermissionO
 
 // endQuestion returns the events that end the pending question about a call, including the user's
 // answer. If the agent does not support reasons for rejections, the reason becomes the user's next
-// message. Events that an earlier attempt recorded are left out. d.mu is held.
+// message. A rejection or message that an earlier attempt recorded is left out. d.mu is held.
 func (d *Driver) endQuestion(id string) (events []session.Event) {
 	if id == "" || id != d.history.asked {
 		return nil

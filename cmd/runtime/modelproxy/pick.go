@@ -21,8 +21,8 @@ type picker struct {
 
 	depth             int
 	inString, escaped bool
-	// text is the beginning of the string that was read last. It includes the closing quote if the
-	// string is short. The string is a key if a colon follows it.
+	// text is the string that was read last, with its closing quote. It is cut after longestKey
+	// bytes. The string is a key if a colon follows it.
 	text []byte
 	// outer is the current key in the outermost object.
 	outer string
