@@ -18,8 +18,8 @@ const (
 	roomInterval = 10 * time.Second
 	// maxRoom is the maximum number of warm pods that are deleted for one session.
 	maxRoom = 8
-	// maxRoomWait is the longest time for which one session pauses the pools. A session may be too
-	// large for every node.
+	// maxRoomWait is the longest time for which one session pauses the pools. Without this limit, a
+	// session that is too large for every node would pause them forever.
 	maxRoomWait = 10 * time.Minute
 )
 
@@ -119,8 +119,9 @@ func (p *warmPause) takeRoom(namespace string) bool {
 	return true
 }
 
-// begin sets the delay of a new pause: twice the last delay, or minWarmPause if the last pause
-// ended longer ago than its delay.
+// begin sets the delay of a new pause. The delay is twice the delay of the last pause, at most
+// maxWarmPause. If the time since the last pause is longer than its delay, the new delay is
+// minWarmPause.
 func (s *pausedSpace) begin(now time.Time) {
 	if s.delay == 0 || now.Sub(s.until) > s.delay {
 		s.delay = minWarmPause
@@ -129,8 +130,8 @@ func (s *pausedSpace) begin(now time.Time) {
 	s.delay = min(2*s.delay, maxWarmPause)
 }
 
-// left returns the minimum time for which the pause of a namespace still lasts; zero without a
-// pause.
+// left returns how long the pause of a namespace still lasts; zero without a pause. While a session
+// lacks room, the end of the pause is unknown, and left returns minWarmPause.
 func (p *warmPause) left(namespace string, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

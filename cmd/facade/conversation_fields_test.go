@@ -117,7 +117,7 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 	}
 }
 
-func TestErrorsOfEachValidationStageAreReportedTogether(t *testing.T) {
+func TestAllErrorsOfAValidationStageAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	value := canary()

@@ -70,7 +70,7 @@ func TestACookieReplacesTheKeyUntilTheKeyChanges(t *testing.T) {
 		t.Errorf("signed out with %s", out.header.Get("Set-Cookie"))
 	}
 
-	// A copy of the cookie is no longer valid.
+	// After the sign-out, a copy of the cookie is not valid either.
 	await(t, func() error { return codeOf(page.do(t, "GET", "/api/conversations", "", "Cookie", cookie), 401) })
 	signedIn = page.post(t, "/api/signin", key, "Origin", ada.url).wants(t, 200)
 	cookie, _, _ = strings.Cut(signedIn.header.Get("Set-Cookie"), ";")

@@ -10,8 +10,9 @@ import (
 // locateInterval is the delay between two checks whether a message is still being sent.
 const locateInterval = 100 * time.Millisecond
 
-// locateHistory waits until the end of the history is known. While a message is being sent,
-// locateMessage finds the end. Otherwise, all events so far belong to the history.
+// locateHistory waits until c.historyEnd is known. If no message is being sent, locateHistory sets
+// historyEnd to the last event. But if a message is being sent, the last event may already belong
+// to that message. The sender then calls locateMessage, which sets historyEnd.
 func (c *chat) locateHistory(ctx context.Context, user *facadeUser, name string) {
 	for {
 		c.mu.Lock()
@@ -35,8 +36,8 @@ func (c *chat) locateHistory(ctx context.Context, user *facadeUser, name string)
 	}
 }
 
-// locateMessage finds the end of the history, if it is not known yet. The history ends before the
-// first message that this command sent.
+// locateMessage sets c.historyEnd after a message was sent, if historyEnd is not known yet. The
+// history ends before the first message that this command sent.
 func (c *chat) locateMessage(ctx context.Context, user *facadeUser, name, text string) {
 	if c.isLocated() {
 		return

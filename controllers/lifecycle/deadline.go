@@ -45,8 +45,8 @@ func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	if o.Pod != nil {
 		began = podTime(o)
 	}
-	// After a wait for settings or for a slot, the recorded start time is too early: the start
-	// begins when the wait ends.
+	// After a wait for settings or for a slot, the time counts from the end of the wait. The
+	// recorded start time is earlier, so it is ignored.
 	waited := s.Reason == v1alpha1.ReasonQueued || s.Reason == v1alpha1.ReasonSettingsNotReady && o.Unready == nil
 	if !waited && s.StopTime == nil && s.StartTime != nil && s.StartTime.Time.Before(began) {
 		began = s.StartTime.Time
@@ -63,7 +63,8 @@ func UntilMaxDuration(o Observation) (left time.Duration, bounded bool) {
 }
 
 // storingTimeout limits the time in which the facade stores the objects that a new Conversation
-// refers to. A facade that crashes meanwhile never removes AnnotationIncomplete.
+// refers to. After the timeout, the manager ignores AnnotationIncomplete, because a facade that
+// crashed never removes it.
 const storingTimeout = time.Minute
 
 // UntilStored returns how long to wait for the facade to store the inputs of a Conversation; zero

@@ -96,7 +96,8 @@ func dnsRules() []networkingv1.NetworkPolicyEgressRule {
 	}
 	return []networkingv1.NetworkPolicyEgressRule{
 		rule(53, podsOf("kube-system", map[string]string{"k8s-app": "kube-dns"})),
-		// The pods behind OpenShift's DNS Service listen on port 5353, and policies apply to pods.
+		// Policies apply to the ports of pods, not of Services. The pods behind OpenShift's DNS
+		// Service listen on port 5353.
 		rule(5353, podsOf("openshift-dns", nil)),
 		// NodeLocal DNSCache listens in the node's network, where pod selectors do not apply.
 		rule(53, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: "169.254.20.10/32"}}),

@@ -18,8 +18,8 @@ import (
 type state struct {
 	cwd, environment, instructions string
 	history                        []llm.Message
-	// first is the user's first message, and latest is the user's last message.
-	// history[latestAt] is the message that contains latest.
+	// first is the user's first message, and latest is the user's last message. history[latestAt]
+	// is latest, or the message with the summary if a condensation copied latest into it.
 	first, latest *llm.Message
 	latestAt      int
 	// windows maps models to their context windows, as learned from errors of their providers.
@@ -146,8 +146,8 @@ func (s *state) forget() {
 	})
 }
 
-// latestMessage returns the user's latest message, or an empty message if there is none, as in some
-// recordings.
+// latestMessage returns the user's latest message, or an empty message if there is none: the prompt
+// of a session that replays a recording may be empty.
 func (s *state) latestMessage() llm.Message {
 	if s.latest == nil {
 		return llm.Message{Role: llm.User}

@@ -39,10 +39,10 @@ func (s *Session) takeMessages() error {
 	return nil
 }
 
-// undelivered returns the blocks of a prompt that are not in the history yet. The user's message is
-// already in the history if it arrived during an earlier turn, and that turn recorded it but ended
-// before the model answered. In this case, the client sends the message again as a prompt, and only
-// the blocks that the client added to the message are new.
+// undelivered returns the blocks of a prompt that are not in the history yet. Usually, these are
+// all blocks. But a turn may end after it recorded a new message and before the model answered it.
+// The client then sends the message again, as a prompt. In that prompt, only the blocks that the
+// client added to the user's message are new.
 func (s *Session) undelivered(turn string, prompt []acp.Content) []acp.Content {
 	if !s.state.steered[turn] || s.state.answered() {
 		return prompt

@@ -160,7 +160,7 @@ func TestTheStoreDirectoryMustBeAbsolute(t *testing.T) {
 	}
 }
 
-func TestUnknownStoresAreRefused(t *testing.T) {
+func TestInvalidStoreAddressesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"", "gs://bucket", "azblob://bucket", "s3://bucket?regoin=x",
 		"s3://bucket?use_path_style=perhaps"} {

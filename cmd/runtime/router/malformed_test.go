@@ -120,8 +120,8 @@ func TestACachedResourceKeepsItsURI(t *testing.T) {
 			r.TTLMs = 60_000
 		}
 	})
-	// The server refuses the handshake of the older protocol, because the SDK caches results only
-	// with the newer protocol.
+	// The SDK caches results only with the newer protocol. The server refuses the handshake of the
+	// older protocol, so that the router uses the newer protocol.
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t,
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)

@@ -349,8 +349,8 @@ func writeLargeEvents(ctx context.Context, t *tenant, _ int) error {
 	return t.message(ctx, target, largeOutputMessage)
 }
 
-// uploadToArchive sends reports and invalid segments with the token of a session, which the tenant may
-// read.
+// uploadToArchive sends reports and invalid segments with the token of a session. The tenant may
+// read this token in the session's Secret.
 func uploadToArchive(ctx context.Context, t *tenant, n int) error {
 	secret := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: tenantName, Name: v1alpha1.SessionName(target)}

@@ -29,7 +29,8 @@ const (
 	startTimeout    = 2 * time.Minute
 )
 
-// The ports of the replicas, and of the services in front of them.
+// Names of the ports of the services in front of the replicas. portOf() returns the name of the
+// port of one replica.
 const (
 	webhookPort = parley.WebhookPort
 	facadePort  = parley.Facade
