@@ -300,8 +300,8 @@ func TestARefusedSessionGivesItsSlotToTheNextSession(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// If the refused session gave up its slot, every waiting session would in turn create its Secret
-// and volume, but no pod.
+// If a refused session gave up its slot at once, all waiting sessions would soon have a Secret and
+// a volume, but no pod.
 func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -322,7 +322,7 @@ func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	if p.hasSecret("b") || p.hasSecret("c") {
 		t.Error("waiting sessions create objects")
 	}
-	// Each session gets two tries before the next one is admitted.
+	// A session gives its slot to the next session only after its second refusal.
 	p.advance(minRetryDelay)
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	p.expect("b", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
@@ -412,7 +412,7 @@ func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	b.end(`{"reason":"Completed"}`)
 	p.expect("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 	p.reconcile("b")
-	// The deadline starts when the session gets a slot, even in a new process.
+	// The manager restarts, and session a gets the slot again. Only now, its start deadline begins.
 	p = timedProcess{newProcess(p.client, p.client), t, ns, p.now}
 	p.clock = p.now
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)

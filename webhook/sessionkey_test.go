@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-func TestChangingASessionKeyNeedsTheRightsForNamingAnOwner(t *testing.T) {
+func TestChangingASessionKeyNeedsTheSameRightsAsSettingTheOwner(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	team := object(t, "UserSettings", namespace, "llmModel: openai/gpt-5")
 	team.SetName("team")

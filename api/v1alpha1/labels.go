@@ -43,8 +43,8 @@ const AnnotationPod = "parley.dev/pod"
 // manager sent to the running session.
 const AnnotationModel = "parley.dev/model"
 
-// AnnotationSettingsStored marks UserSettings that were stored over HTTP. The annotation is needed
-// because a user may store the default values.
+// AnnotationSettingsStored marks UserSettings that were stored over HTTP. If a user stored only
+// default values, nothing else distinguishes them from settings that were never stored.
 const AnnotationSettingsStored = "parley.dev/settings-stored"
 
 // AnnotationEndedSignIns is set on UserSettings. It lists the ID and expiry of each sign-in that
@@ -104,8 +104,8 @@ const SessionKeySecretKey = "key"
 func SessionKeySecretName(userSettingsName string) string { return userSettingsName + "-session-key" }
 
 // SessionName returns the name of the pod and the Secret of a Conversation's session. The suffix
-// avoids conflicts with the pods of a StatefulSet. If the session got a warm pod, status.podName is the
-// name of its pod.
+// avoids conflicts with the pods of a StatefulSet. A warm pod has another name, which is in
+// status.podName.
 func SessionName(conversation string) string { return conversation + "-session" }
 
 // PodName returns the name of the session's pod: the recorded name if the current attempt ran, or else

@@ -24,8 +24,8 @@ import (
 func init() { patience = 3 * time.Minute }
 
 type publicAgent struct {
-	// Both functions return a tool call that runs a shell command. The agent needs permission for a
-	// call that ask returns.
+	// The functions run and ask return a tool call that runs a shell command. The agent needs
+	// permission for the call that the function ask returns.
 	run, ask func(command string) scriptedmodel.Call
 	// The field where is a call to local_where, a tool of the session.
 	where scriptedmodel.Call
@@ -70,7 +70,8 @@ func example(t *testing.T, name string) *session.Agent {
 	return entry(t, text, name)
 }
 
-// documented reads the catalogue entry of a plain command from docs/agents.md.
+// documented returns the catalogue entry of an agent from the examples in docs/agents.md. These
+// agents are plain commands, which work on one message.
 func documented(t *testing.T, name string) *session.Agent {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/agents.md")
@@ -277,7 +278,8 @@ func TestPublicAgentsResumeTheirSessionAfterARestart(t *testing.T) {
 	}
 }
 
-// An agent that forgets its session receives the record of the turn in which it was killed.
+// An agent that forgot its session receives the record of the interrupted turn, so it knows which
+// commands it has already run.
 func TestPublicAgentsRepeatNoCommandAfterTheyForgetTheirSession(t *testing.T) {
 	const name = "gemini"
 	if !example(t, name).Forgets {
@@ -308,7 +310,7 @@ func TestPublicAgentsRepeatNoCommandAfterTheyForgetTheirSession(t *testing.T) {
 	}
 }
 
-// Each documented command runs a shell command and calls a session tool.
+// Each documented agent runs a shell command and calls a tool of the session.
 func TestTheDocumentedAgentCommandsWork(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini"} {
 		t.Run(name, func(t *testing.T) {

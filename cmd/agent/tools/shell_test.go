@@ -214,8 +214,9 @@ func TestTheLastOutputOfAShellIsReadDespiteBackgroundOutput(t *testing.T) {
 		var writing, waiting sync.WaitGroup
 		writing.Go(func() { writeMore(background) })
 		waiting.Go(func() { o.awaitRest(output) })
-		// Start the reader only after awaitRest has set the read deadline, as may happen on a busy
-		// machine. From then on, connection.Read returns an error.
+		// On a busy machine, the reader may start after awaitRest has set the read deadline. To
+		// simulate this, wait until the deadline makes connection.Read fail, and then start the
+		// reader.
 		connection, err := output.SyscallConn()
 		for ; err == nil; err = connection.Read(func(uintptr) bool { return true }) {
 			<-time.After(time.Millisecond)

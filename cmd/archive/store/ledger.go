@@ -67,9 +67,9 @@ type spender struct {
 }
 
 // settle records a report's costs in the ledger's month. isNew is false if the report is repeated
-// or late. first says that the ledger did not contain the process yet. New calls use only today's
-// reservation. A new report therefore reduces the reservations of other days to the cost of their
-// calls in flight.
+// or late. first is true if the ledger did not contain the process before. New calls use only
+// today's reservation, so the reservations of other days are needed only for calls in flight. A
+// new report reduces them to the cost of these calls.
 func (l *ledger) settle(by spender, report session.SpendReport, month, today string) (p *process, isNew, first bool,
 	err error) {
 	p = l.Processes[by.uid]
@@ -174,7 +174,9 @@ const (
 	otherModels  = "(other)"
 )
 
-// boundedModel returns the model, or otherModels if there are already maxDayModels other models.
+// boundedModel returns the map key for the costs of a model. This is the model's name, or
+// otherModels if the map does not contain the model and already has maxDayModels entries.
+// UnsettledModel is never replaced.
 func boundedModel(models map[string]counts, model string) string {
 	if _, found := models[model]; !found && len(models) >= maxDayModels && model != session.UnsettledModel {
 		return otherModels

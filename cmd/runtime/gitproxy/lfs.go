@@ -41,8 +41,9 @@ func (p *Proxy) rewriteAction(action map[string]any) {
 		return
 	}
 	headers, _ := action["header"].(map[string]any)
-	// Remove each header that contains a secret of the session, such as the token. This also
-	// applies to transfers to other hosts.
+	// Remove each header that contains a secret of the session, such as its token, whichever host
+	// the transfer uses. The credentials that other hosts expect are not secrets of the session, so
+	// they stay.
 	maps.DeleteFunc(headers, func(_ string, value any) bool {
 		text, _ := value.(string)
 		return p.options.Mask(text) != text

@@ -71,8 +71,7 @@ func TestGeminiCallsReachTheirEndpoint(t *testing.T) {
 	}
 }
 
-// The proxy refuses calls that it could not count, and calls to paths that do not belong to a
-// model.
+// The proxy refuses calls whose usage it could not read, and calls to unknown paths.
 func TestUnsupportedGeminiCallsAreRefused(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MaxCalls = 1 })

@@ -183,7 +183,8 @@ func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command [
 	} else {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, errs
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		// A background process may keep the output open after the command has ended.
+		// A background process may keep the output open after the command has ended. Wait only a
+		// second for it.
 		cmd.WaitDelay = time.Second
 		err = cmd.Run()
 	}

@@ -45,8 +45,8 @@ type found struct {
 	restarted func(types.UID) int
 }
 
-// check checks all objects until no problem is left or the time is over, and then reports the
-// remaining problems. It returns the problem that it saw last.
+// check checks all objects repeatedly until no problem is left or the time is over, and then
+// reports the remaining problems. It returns the last problem that it saw, even if it is gone.
 func (w *world) check(ctx context.Context) (last string) {
 	var problems []problem
 	settling, cancel := context.WithTimeout(ctx, settleTimeout)

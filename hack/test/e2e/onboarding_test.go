@@ -31,8 +31,8 @@ const (
 	runningPods = 3
 )
 
-// onboardPeople counts the administrator's commands. Then everybody signs in and creates a
-// conversation.
+// onboardPeople checks that the administrator needs few commands to let many people sign in. Then
+// everybody signs in and creates a conversation.
 func onboardPeople(t *t) {
 	issuer, caFile := t.issuer()
 	t.namespace = "developers"
