@@ -138,10 +138,12 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 }
 
 // ensureSecret creates the session's Secret. It keeps an existing Secret that the manager signed,
-// if that Secret has the same inputs or claims a warm pod. It replaces any other existing Secret,
-// because no pod of this attempt was created with it. If the replaced Secret belongs to the current
-// attempt, another manager may still create a pod with the default name. The new Secret then claims
-// no warm pod, because the session could otherwise get two pods.
+// if that Secret has the same inputs or claims a warm pod for this attempt. It replaces any other
+// existing Secret, because no pod of this attempt was created with it.
+//
+// If the replaced Secret belongs to this attempt, another manager may be starting the attempt too.
+// That manager may still create a pod with the default name. The new Secret then claims no warm
+// pod, so that the session cannot get two pods.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {

@@ -41,7 +41,8 @@ type Options struct {
 	// SigningSecret, AgentsConfigMap and ModelsConfigMap are objects in the operator's namespace.
 	// Empty means the default name.
 	SigningSecret, AgentsConfigMap, ModelsConfigMap string
-	// RuntimeImage holds the runtime. It is the image of sessions without an image of their own.
+	// RuntimeImage is the container image that contains the runtime. Sessions without a container
+	// image of their own run in it.
 	RuntimeImage string
 	// SearchMCPURL is the URL of the web search tool server; empty if there is none.
 	SearchMCPURL string
@@ -125,10 +126,10 @@ func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Conf
 	return configs
 }
 
-// cacheOptions selects the objects in the cache. Sessions' own objects are selected by label.
-// Sessions also wait for Secrets and ConfigMaps without labels, so the metadata of all Secrets and
-// ConfigMaps is cached. Helm releases and service account tokens, the bulk of most clusters'
-// Secrets, are excluded.
+// cacheOptions selects the objects in the cache. A label selects the objects that Parley creates. A
+// session may wait for a Secret or ConfigMap that a user creates, without this label. The cache
+// therefore contains the metadata of all Secrets and ConfigMaps, with three exceptions that are
+// numerous in most clusters: Helm releases, service account tokens and kube-root-ca.crt.
 func cacheOptions(scope Scope) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
 	return cache.Options{

@@ -46,8 +46,8 @@ const killed, stopped way = "killed", "stopped"
 
 var ways = [][]way{{killed}, {stopped}, {killed, stopped}, {stopped, killed}, {killed, killed}}
 
-// marks has a text for each step of the turn. The model takes a step as done if its mark is in the
-// request.
+// marks has a text for each step of the turn. If this text is in a request, the scripted model
+// assumes that the step is done.
 var marks = []string{"edit-one.txt", "step-run", "step-commit", "step-push", "edit-two.txt"}
 
 // madeFiles maps each file that the turn creates in the clone to its content.

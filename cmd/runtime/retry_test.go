@@ -16,8 +16,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/snapshot"
 )
 
-// The archive is unavailable at the end of a turn. The session then waits for the user, so no other
-// turn causes a snapshot.
+// The archive is unavailable at the end of a turn, so the snapshot fails. The user may send no
+// further message, so the runtime must try again even if no other turn follows.
 func TestAFailedSnapshotIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"), func(text string) string { return text })

@@ -207,7 +207,7 @@ func TestTheCauseOfARestartIsReported(t *testing.T) {
 	}
 }
 
-func TestTheStepThresholdGrowsWithTheBacklog(t *testing.T) {
+func TestOnlyLongerStepsAreWrittenIfManyConversationsWait(t *testing.T) {
 	for backlog, want := range map[int]time.Duration{0: stepThreshold, 100: 4 * time.Second, 5000: stepThresholdMax} {
 		if got := StepThreshold(backlog); got != want {
 			t.Errorf("backlog of %d: %s, want %s", backlog, got, want)

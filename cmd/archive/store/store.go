@@ -20,7 +20,8 @@ const (
 	// minSegment is the size, in bytes, up to which the last segment is extended. A larger limit
 	// would rewrite more bytes per append; a smaller limit would create many objects.
 	minSegment = 64 << 10
-	// attemptName is the object with the latest attempt that wrote data.
+	// attemptName is the end of the key of an object. This object contains the number of the latest
+	// attempt that wrote data of the Conversation.
 	attemptName = "/attempt"
 	linesType   = "application/jsonl"
 )
@@ -117,8 +118,9 @@ func (s *Store) Position(ctx context.Context, uid string) (position session.Arch
 
 // Batch is a batch of a journal's events.
 type Batch struct {
-	// Journal is the name of the journal's first event. Previous is the name of the event before
-	// the batch. Both must equal the names of the stored events; an empty Previous is not compared.
+	// Journal is the name of the journal, which is the name of its first event. Previous is the
+	// name of the event before the batch. Append compares both with the stored events, and refuses
+	// the batch if a name differs. It does not compare an empty Previous.
 	Journal, Previous string
 	From              int
 	Lines             []byte

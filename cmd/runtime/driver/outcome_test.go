@@ -79,7 +79,8 @@ func TestTheLastStateDeterminesTheOutcomeOfATurn(t *testing.T) {
 		"Failed NoModel: no model is set"; got != want {
 		t.Errorf("without a model the outcome is %q, want %q", got, want)
 	}
-	// A session has no turn if it cannot start, for example because its repository does not exist.
+	// If a session cannot start, for example because its repository does not exist, no turn has
+	// failed. The outcome must then be empty.
 	if err := driver.Failed(journal, "no such repository"); err != nil {
 		t.Fatal(err)
 	}
@@ -128,9 +129,9 @@ func TestTheOutcomeOfATurnSaysWhyTheUserMustAct(t *testing.T) {
 	}
 }
 
-// The first attempt began the turn, and the second attempt cannot start the agent. The turn fails,
-// because only a turn that has not begun is retried later. Its outcome must have the same text as
-// the outcome of a turn that has not begun.
+// The first attempt began the turn, and the second attempt cannot start the agent. The turn fails.
+// Its outcome must say that the agent cannot be started, as if the first attempt had failed to
+// start the agent.
 func TestTheOutcomeOfAResumedTurnSaysThatTheAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"})

@@ -34,8 +34,8 @@ const (
 	// disconnected. It waits only if there is a budget or a spending limit. linger is short,
 	// because a user who stops an agent does not want to pay for more tokens.
 	linger = 10 * time.Second
-	// limitedLinger replaces linger if there is a spending limit. It is longer, because a call
-	// without usage then counts with its highest possible cost.
+	// limitedLinger replaces linger if there is a spending limit. It is longer, because the
+	// ledger records the highest possible cost of a call whose usage does not arrive.
 	limitedLinger = time.Minute
 	// patience is how long the agent may take to send one part of a request, or to read one part of
 	// a response.
@@ -212,8 +212,8 @@ func (p *Proxy) SetModel(baseURL, model, key string) error {
 // usage.
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
-// EndTurn ends the turn. Calls before the next turn belong to no turn, but the limits of a turn
-// apply to the total of these calls.
+// EndTurn ends the turn. The agent may still call the model before the next turn begins. These
+// calls belong to no turn, but they are limited: together, they may use as much as one turn.
 func (p *Proxy) EndTurn() error {
 	p.account.release()
 	return p.spend.beginTurn("")
@@ -272,8 +272,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route, to *ta
 		room: p.room}
 	defer body.release()
 	w = &deadline.Writer{ResponseWriter: w, Timeout: p.options.Patience}
-	// Read the body before the call waits for other calls. An http.Server notices that a client
-	// disconnected only after the handler has read the body.
+	// Read the body before the call waits until fewer calls are in flight. An http.Server notices
+	// that a client disconnected only after the handler has read the body. The call of a
+	// disconnected agent would otherwise continue to wait.
 	ask, problem := readAsk(body, call, p.options.Mask)
 	if problem != nil {
 		refuse(w, call.wire, problem.status, problem.kind, problem.message)

@@ -71,9 +71,9 @@ func TestAnArchiveTokenIsRefusedAfterItsAttempt(t *testing.T) {
 	ada.awaitRefused(t, "talk", first, 2)
 	second := ada.archiveToken(t, "talk")
 
-	// Delete the pod, so that attempt 3 starts with the Secret of attempt 2. The archive must
-	// refuse the token in this Secret for attempt 3. The pod of attempt 3 has another token, in an
-	// environment variable.
+	// Delete the pod, so that attempt 3 begins and uses the Secret of attempt 2. The archive must
+	// now refuse the token in this Secret, because attempt 2 has ended. The pod of attempt 3 has a
+	// second token in an environment variable, and can write with it.
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = ada.namespace, v1alpha1.SessionName("talk")
 	if err := suite.Client.Delete(t.Context(), pod); err != nil {
