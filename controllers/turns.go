@@ -40,8 +40,7 @@ const (
 	archiveTokenTTL = time.Hour
 )
 
-// turnPoller reads the outcomes of turns from the archive, to which sessions report them. It holds
-// only Conversations that have an outcome.
+// turnPoller reads the outcomes of turns from the archive, to which sessions report them.
 type turnPoller struct {
 	url    string
 	client *http.Client
@@ -72,8 +71,8 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 }
 
 // reported returns the outcome that a session reported, or nil. known is false before the first
-// poll of the archive. Reports from before a user last started the session are ignored. They are
-// out of date, because Parley's runtime reports again after each start.
+// poll of the archive. When a user starts a session again, its earlier reports are out of date,
+// because Parley's runtime reports again after each start. reported therefore ignores them.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true
@@ -247,9 +246,9 @@ func (g *gatherer) signToken(ctx context.Context, audience, subject string, ttl 
 		Expires: g.options.Clock.Now().Add(ttl).Unix()})
 }
 
-// mustRecord reports whether the status must be written before anything is created or removed. The
-// manager notices only during a start that a session lacks a model. It records this fact first, so
-// that a crash cannot lose it.
+// mustRecord reports whether the status must be written before anything is created or removed. One
+// reason is that the session lacks a model. The manager can notice this only while it starts the
+// session, so it writes this fact to the status first. Otherwise, a crash could lose the fact.
 func (o gathered) mustRecord(v lifecycle.Verdict) bool {
 	status := o.Conversation.Status
 	return lifecycle.MustRecord(status, v) || o.NoModel && !lifecycle.FailedWithoutModel(status)

@@ -17,7 +17,8 @@ func DecodeSettings(body []byte) (*Settings, []Detail) {
 	return settings, DecodeTable(body, settings)
 }
 
-// DecodeTable reads a body into a table such as Settings and returns all its errors.
+// DecodeTable parses a request body into the fields of a struct such as Settings. It returns all
+// errors in the body.
 func DecodeTable(body []byte, table any) []Detail {
 	_, details := decodeBody(body, func(o *object) any {
 		for _, setting := range SettingsOf(table) {

@@ -17,8 +17,9 @@ func (c *Conversation) NextRestart(now time.Time) metav1.Time {
 	return at
 }
 
-// EffectiveRepository returns the repository of a session and its provider. If spec.repository is
-// not set, it is the repository of the suggested task or microagent. Both results may be empty.
+// EffectiveRepository returns the repository of a session and its git provider. A value that is not
+// set in the spec itself comes from the suggested task or the microagent. Both results may be
+// empty.
 func (s *ConversationSpec) EffectiveRepository() (repository string, provider GitProvider) {
 	switch {
 	case s.SuggestedTask != nil:
@@ -56,8 +57,8 @@ func (s *ConversationSpec) EffectiveSettings(settings *UserSettingsSpec) *UserSe
 
 // ModelProblem says why a session must not use the Conversation's model with these settings. It is
 // empty if the session may use the model. If the settings have no base URL, the provider of the
-// model determines the host that receives the API key. Both models must then have the same
-// provider.
+// model determines the host that receives the API key. The Conversation's model must then have the
+// same provider as the model in the settings, to which the API key belongs.
 func (s *ConversationSpec) ModelProblem(settings *UserSettingsSpec) string {
 	if s.LLMModel == nil || settings.LLMBaseURL != nil {
 		return ""

@@ -78,7 +78,7 @@ type facadeUser struct {
 	lost bool
 	// asleep is called with the reason why the session is stopped, and with an empty reason as soon
 	// as the session starts. It returns false if nothing will start the session. If asleep is nil,
-	// a stopped session has ended.
+	// nobody waits for a stopped session to start: follow returns an error instead.
 	asleep func(reason string) (wait bool)
 	// preview receives the previews. If it is nil, the stream is requested without previews.
 	preview func(*session.Preview)

@@ -18,7 +18,7 @@ type printed struct {
 
 // next returns the part of a longer preview that is not on the screen yet. A long preview may lack
 // the beginning of the text. If such a preview starts with the last lines on the screen, next
-// continues after these lines.
+// returns the part after these lines. If it does not, next returns "…" and the whole preview.
 func (p *printed) next(longer string) string {
 	before := p.text
 	p.text = longer

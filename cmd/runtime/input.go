@@ -14,8 +14,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// agentInput returns the values for the agent's templates. Files that a value names are in the home
-// directory, because files in the workspace might end up in a commit.
+// agentInput returns the values for the agent's templates. It writes the message, the instructions
+// and the MCP configuration to files in the home directory, because files in the workspace might
+// end up in a commit.
 func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput,
 	error) {
 	routerURL := local + session.ToolsPath

@@ -167,10 +167,11 @@ func (q *Queue) Has(name types.NamespacedName) bool {
 	return a != nil && a.running[name]
 }
 
-// RetryWithSlot reports whether a session that the API server refused keeps its slot for one retry.
-// Without the retry, a full quota would make every waiting session create its objects, one after
-// the other, and be refused. With endless retries, a session that requests too much would block all
-// other sessions.
+// RetryWithSlot is called after the API server refused the objects of a session. It reports whether
+// the session keeps its slot for a retry: yes after the first refusal, no after the second. If a
+// session lost its slot at the first refusal while the quota is full, each waiting session in turn
+// would get the slot, create objects and be refused. If a session could retry forever, a session
+// that requests too much would block all other sessions.
 func (q *Queue) RetryWithSlot(name types.NamespacedName) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -21,7 +21,8 @@ const (
 	maxName = 200
 )
 
-// programs are the programs that the description of the environment names if the image has them.
+// programs lists well-known programs. The description of the environment tells the model which of
+// them are installed in the container image.
 var programs = strings.Fields("git rg fd jq curl make cmake gcc clang go cargo python3 pip uv poetry node npm pnpm " +
 	"yarn bun deno java mvn gradle ruby bundle php composer dotnet docker kubectl helm psql sqlite3")
 
@@ -59,7 +60,7 @@ func describeRepository(ctx context.Context, dir string) string {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
 	git := func(args ...string) (string, error) {
-		// With core.fsmonitor, the repository's configuration could name a program that git runs.
+		// Disable core.fsmonitor: with this setting, a repository can make git run any program.
 		args = append([]string{"--no-optional-locks", "-c", "core.fsmonitor=false"}, args...)
 		command := exec.CommandContext(ctx, "git", args...)
 		command.Dir = dir

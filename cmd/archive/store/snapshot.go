@@ -31,7 +31,8 @@ const (
 )
 
 var (
-	// ErrOtherSnapshot refuses a snapshot of an attempt that did not restore the stored snapshot.
+	// ErrOtherSnapshot refuses to replace the stored snapshot. An attempt may replace it only if
+	// the attempt has restored or written it. Otherwise, the files in it would be lost.
 	ErrOtherSnapshot = errors.New("the archive has a snapshot that this attempt did not restore")
 	// ErrNoSnapshot refuses an invalid snapshot or chunk.
 	ErrNoSnapshot = errors.New("the snapshot is invalid, or some of its chunks are missing")

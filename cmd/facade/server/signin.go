@@ -263,8 +263,9 @@ func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 	return records.Wait()
 }
 
-// recordsOf returns the users whose settings record the revocation of a cookie. All settings of a
-// person record it: if some of them are deleted or get another owner, the others remain.
+// recordsOf returns the users in whose settings the revocation of a cookie must be recorded. For
+// the cookie of a person, these are all settings that the person owns. If some of them are later
+// deleted or get another owner, the others still contain the record.
 func (s *server) recordsOf(ctx context.Context, credential auth.Credential) (users []*auth.User, err error) {
 	if credential.Username == "" {
 		u, err := auth.Authenticate(ctx, s.cluster, credential)

@@ -15,9 +15,9 @@ const toolsField = "tools"
 var addingFields = []string{"previous_response_id", "conversation", "prompt", "cachedContent", "cached_content",
 	"container", "enable_search", "mcp_servers", "plugins", "prompt_id", "search_parameters", "web_search_options"}
 
-// attachment matches a file in a request, or a reference to a file. A small file, such as an image
-// of one color, can count as many tokens. Quotes within JSON strings are escaped, so the pattern
-// does not match in texts.
+// attachment matches a file in a request, or a reference to a file. Even a file of few bytes, such
+// as a picture of one color, can cost a large number of tokens. The pattern does not match the text
+// of a message, because quotes within JSON strings are escaped.
 var attachment = regexp.MustCompile(`"(?:(?i:url|image_url|file_url|file_data|file_id|fileUri|file_uri|media_type|` +
 	`mime_type|mimeType)"\s*:\s*"|input_audio"\s*:\s*\{)`)
 

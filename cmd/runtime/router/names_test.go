@@ -153,7 +153,8 @@ func TestAShortenedNameIsUnique(t *testing.T) {
 
 func TestAShortenedNameContainsNoPartOfASecret(t *testing.T) {
 	remote, add, _ := serveNamed(t)
-	// If this name were only shortened, it would still contain the key without its last letter.
+	// This name contains the API key. If the router only cut the name to the maximum length, the
+	// result would still contain all letters of the key except the last one.
 	add(strings.Repeat("x", 64-len("localhost__0123456789")-len(apiKey)+1) + apiKey + "-and-more-of-it")
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
 	names := f.tools(t)

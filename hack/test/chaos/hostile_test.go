@@ -20,7 +20,7 @@ func TestAPercentileIsOneOfTheMeasuredTimes(t *testing.T) {
 	}
 }
 
-func TestPeaksOfUsageAreAveragesOverAWindow(t *testing.T) {
+func TestPeaksAndAverageOfUsageAreComputed(t *testing.T) {
 	var samples []usageSample
 	for n := range 21 {
 		s := usageSample{at: time.Unix(int64(n), 0), memory: 100}

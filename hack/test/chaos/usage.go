@@ -68,8 +68,8 @@ func (u *usage) watch(ctx context.Context) {
 	}, sampleInterval)
 }
 
-// stolen is the CPU time that the hypervisor gave to other virtual machines. While it is high, the
-// users' times say little about Parley.
+// stolen names the samples of the CPU time that the hypervisor gave to other virtual machines. If
+// this time is high, slow responses to users may not be Parley's fault.
 const stolen = "stolen"
 
 func sampleStolen() (usageSample, error) {

@@ -20,18 +20,18 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// node is the running cluster. It is nil outside the namespaces.
+// node is the running cluster. It is nil in the process outside the cluster's Linux namespaces.
 var node *inside
 
-// inside is a cluster in the namespaces. The comment of a field names the step that sets it.
+// inside is a cluster in its own Linux namespaces.
 type inside struct {
 	options
 	ctx        context.Context // ends when a process of the cluster dies
 	began      time.Time
 	checks     int // number of checks that ran
 	supervisor *cluster.Supervisor
-	plane      *cluster.ControlPlane // prepare
-	client     client.WithWatch      // connect
+	plane      *cluster.ControlPlane // set by prepare
+	client     client.WithWatch      // set by connect
 }
 
 // stepTimeout limits each step of the start. A fast machine needs only seconds.
