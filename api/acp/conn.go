@@ -96,8 +96,8 @@ type Conn struct {
 	// handled contains an entry for each request in flight.
 	handled chan struct{}
 
-	// writing guards the field out. It is separate from mu, because messages must be read even
-	// while a write waits for the other side.
+	// writing is locked during each write to out. It is separate from mu, so that Serve can read
+	// messages even while a write waits for the other side.
 	writing sync.Mutex
 	out     io.Writer
 

@@ -39,8 +39,9 @@ func (s *UserSettingsSpec) Inherit(from *UserSettingsSpec) *UserSettingsSpec {
 	return effective
 }
 
-// inheritModel inherits the reasoning effort and the temperature only with the model that they
-// suit.
+// inheritModel inherits the model, its base URL and its API key, unless these settings have one of
+// the three. The reasoning effort and the temperature suit that model, so they are inherited only
+// together with it.
 func (s *UserSettingsSpec) inheritModel(from *UserSettingsSpec) {
 	if s.OwnsModel() {
 		return

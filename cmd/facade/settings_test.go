@@ -445,7 +445,7 @@ func TestAForeignSecretIsNotOverwritten(t *testing.T) {
 	ada.get(t, "/api/settings").wants(t, 404)
 }
 
-func TestASecretWithAUsersKeyNamesItsSettingsAndItsWriteTime(t *testing.T) {
+func TestTheSecretOfAStoredKeyRecordsItsOwnerAndItsWriteTime(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "k"}`).wants(t, 200)

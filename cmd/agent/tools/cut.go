@@ -16,8 +16,9 @@ const maxOutput = 30_000
 // runs.
 const maxProgress = 12 << 10
 
-// maxSecret is a number of characters. A cut in a line of at most this length removes the whole
-// line, so that no part of a secret remains. A JSON account key on one line is shorter.
+// maxSecret is a number of characters. If a cut is in a line of at most this length, the cutter
+// removes the whole line, so that no part of a secret remains. A JSON account key on one line is
+// shorter than maxSecret.
 const maxSecret = 4 << 10
 
 // cutter keeps the beginning and the end of a text, and counts the characters dropped between them.
@@ -80,8 +81,8 @@ func dropAtCut(limit int, at func(i int) byte) int {
 
 func (c *cutter) size() int { return len(c.head) + c.dropped + len(c.tail) }
 
-// prompt matches the end of a prompt in a terminal: punctuation before a space or after a letter. A
-// text that ends like this rarely ends within a secret.
+// prompt matches the end of a prompt in a terminal, such as "$ " or "Password:". A text that ends
+// with a prompt rarely ends within a secret.
 var prompt = regexp.MustCompile(`([:?>$#%)\]] |[\pL)\]][:?])$`)
 
 func (c *cutter) endsWithPrompt() bool {

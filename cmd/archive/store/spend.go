@@ -52,9 +52,9 @@ func namespaceLedgerKey(namespace, month string) string {
 // Spend records the costs in a report and decides about its reservation. For each month, the
 // owner's ledger is written first, then the amounts in the namespace's ledger. Spend answers only
 // after both writes, so a session never uses a reservation that is missing in the namespace's
-// ledger. The months that otherMonths returns are written before the current month. If one of their
-// ledgers shows that the session's process has ended, Spend therefore fails before it makes a
-// reservation.
+// ledger. Spend writes the months that otherMonths returns before the current month. If a ledger of
+// these months shows that the session's process has ended, Spend fails, and makes no reservation in
+// the current month.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()
@@ -116,8 +116,9 @@ func validLine(l session.SpentLine) bool {
 }
 
 // reserve records a report in the ledgers of the current month, and decides about the reservation.
-// If the namespace's ledger refuses the reservation, reserve decides again. For a repeated report,
-// reserve fails instead, because the session may already use the reservation.
+// If the namespace's ledger refuses the reservation, reserve decides again with the new amounts of
+// the other owners. For a repeated report, reserve fails instead, because the session may already
+// use the reservation of the first decision.
 func (s *Store) reserve(ctx context.Context, by spender, report session.SpendReport,
 	now time.Time) (granted session.SpendGrant, first bool, err error) {
 	month, today := now.Format(session.MonthForm), now.Format(session.DayForm)
@@ -150,8 +151,9 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 		if err != nil {
 			return granted, false, err
 		}
-		// The calls in flight were sent with an earlier grant, so the namespace's limit must not
-		// refuse their reservation. asks is therefore true only if the reservation is larger.
+		// The namespace's limit must not refuse a reservation that covers only calls in flight,
+		// because they were sent with an earlier grant. asks is true if the reservation is larger
+		// than the cost of these calls.
 		asks := granted.Reserved > min(report.Need, report.Open[today])
 		others, err = s.copyAmounts(ctx, by, month, today, of, asks)
 		if !decided || !errors.Is(err, errOverLimit) {
@@ -161,7 +163,8 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 	return granted, false, errChanged
 }
 
-// settle records the costs of a report in an earlier or later month than the current one.
+// settle records the part of a report that belongs to the given month, which is not the current
+// month.
 func (s *Store) settle(ctx context.Context, by spender, report session.SpendReport, month string) error {
 	spent := slices.ContainsFunc(report.Spent, func(l session.SpentLine) bool { return monthOf(l.Period) == month })
 	var of ownerAmounts

@@ -147,7 +147,7 @@ func TestUnreadAnswersTimeOut(t *testing.T) {
 	}
 }
 
-func TestTheAgentsTimeoutDoesNotLimitPausesOfTheEndpoint(t *testing.T) {
+func TestTheTimeoutForSlowAgentsIgnoresPausesOfTheEndpoint(t *testing.T) {
 	const pause = 200 * time.Millisecond
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

@@ -563,9 +563,10 @@ func TestCostsCountForTheDayOfTheReservation(t *testing.T) {
 	}
 }
 
-// Another session has a higher limit and reserves more than this session's limit. The archive
-// therefore refuses a background report of this session. If a call begins before the refusal
-// arrives, its cost must stay reserved.
+// Another session of the same user has a limit of 20 dollars and reserves 15 dollars. This session
+// has a limit of 10 dollars, so the archive refuses the reservation in its background report. A
+// call that begins before the refusal arrives uses the earlier reservation. The cost of this call
+// must stay reserved.
 func TestTheCostOfACallThatBeginsDuringAReportStaysReserved(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: 10 * session.Dollar})

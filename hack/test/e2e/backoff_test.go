@@ -50,8 +50,8 @@ func podsRejected(t *t) {
 }
 
 // minDisk is a number of bytes. During podsEvicted, the kubelet evicts pods if its disk has less
-// free space than minDisk. Pods cannot request this space, but the rest of the disk is enough for
-// the storage requests of all pods.
+// free space than minDisk. The kubelet excludes minDisk from the storage that pods can request. The
+// rest of the disk must be enough for the storage requests of all pods.
 const minDisk = 512 << 20
 
 // podsEvicted makes the kubelet evict the session's pod two times: because the node's disk is

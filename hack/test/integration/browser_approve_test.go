@@ -249,7 +249,7 @@ func TestThePageShowsTheWholeActionBeforeItsApproval(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageRejectsWithAReasonAndRemembersApprovals(t *testing.T) {
+func TestThePageSendsRejectionReasonsAndListsApprovals(t *testing.T) {
 	f := newStubFacade(t)
 	f.emit(session.StateChange(session.StateRunning, ""))
 	b := f.opens(t, "#/c/c")
