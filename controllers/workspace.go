@@ -126,8 +126,9 @@ func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha
 	if err != nil || claim == nil || claim.DeletionTimestamp != nil {
 		return err
 	}
-	// If the session was just restarted, keep its files. The watch event of the restart requeues
-	// the Conversation.
+	// The user may have just restarted the session, which then needs its files. If the cached
+	// Conversation is stale, keep the volume. The watch event of the newer version requeues the
+	// Conversation.
 	if err := r.checkFresh(ctx, c); errors.Is(err, errStale) {
 		return nil
 	} else if err != nil {

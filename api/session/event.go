@@ -92,7 +92,8 @@ const (
 	ActionRevoke = "revoke_approval"
 )
 
-// Kinds of observations without an action of the same name.
+// Kinds of observations. Other observations are results of actions, and have the kinds of these
+// actions, such as ActionRun.
 const (
 	ObservedState    = "agent_state_changed"
 	ObservedTool     = "mcp"

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestAmountsAreExactAndRoundedUp(t *testing.T) {
+func TestParsedAmountsAreExactAndComputedAmountsAreRoundedUp(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]session.Dollars{
 		"0": 0, "1": session.Dollar, "0.000123": 123_000_000, "0.000000000001": 1, "2000": 2000 * session.Dollar,

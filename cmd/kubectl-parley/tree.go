@@ -98,8 +98,9 @@ func (f *findings) tree(now time.Time) string {
 	if turn := c.Status.Turn; turn != nil && turn.Message != "" {
 		fmt.Fprintf(out, "  %s\n", oneLine(turn.Message))
 	}
-	// Without an observed generation, the hint says that the operator is perhaps not running. Omit
-	// this hint if the pod exists, because then the operator has processed the Conversation.
+	// An observed generation below 0 means that the operator has not written the status yet. The
+	// hint then says that the operator is perhaps not running. Omit this hint if the pod exists,
+	// because the operator has created it.
 	omitHint := c.Status.ObservedGeneration < 0 && f.pod != nil
 	if hint := hintFor(c); hint != "" && !omitHint {
 		fmt.Fprintf(out, "  → %s\n", hint)

@@ -75,7 +75,7 @@ type Observation struct {
 	Turn      *v1alpha1.ConversationTurn
 	TurnKnown bool
 	// NoModel says that the session lacks the model that its agent needs. ModelSet says that the
-	// start of the session was prepared and that the session has the model.
+	// manager prepared a start, and that this start lacks no model.
 	NoModel, ModelSet bool
 	Now               time.Time
 }
@@ -200,8 +200,8 @@ var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.Rea
 // event when the obstacle is gone.
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
 
-// missingInputs are the reasons of a session that cannot start because it lacks an input, or
-// because its class does not allow it.
+// missingInputs are the reasons in the status of sessions that cannot start because an input is
+// missing, or because the class does not allow the session.
 var missingInputs = []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonSettingsMissing,
 	v1alpha1.ReasonNotAllowed}
 

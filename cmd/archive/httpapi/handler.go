@@ -23,7 +23,8 @@ import (
 
 const (
 	// conversationReads, ownerReads and allReads limit the concurrent responses per Conversation,
-	// per owner and in total. A response takes little memory, even for a slow client.
+	// per owner and in total. The limits can be high, because a response takes little memory, even
+	// if its client is slow.
 	conversationReads, ownerReads, allReads = 32, 128, 2048
 	requestTimeout                          = 30 * time.Second
 	// writeTimeout limits the time in which a client must read each part of a response.

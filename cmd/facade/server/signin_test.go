@@ -161,7 +161,8 @@ func TestWritesWithACookieMustComeFromTheFacadesOwnPage(t *testing.T) {
 	}
 }
 
-// Another site can make a browser send the cookie, but not the key.
+// The facade does not check the origin of a request with a key, because another site can make a
+// browser send the cookie, but not the key.
 func TestAKeyIsAcceptedFromAnyOrigin(t *testing.T) {
 	b := newBrowser(t, &stubCluster{}, DefaultOptions())
 	r := httptest.NewRequest("POST", "http://parley.example.com/api/settings", strings.NewReader("{}"))

@@ -369,8 +369,8 @@ func TestTheUsageIsRestoredFromTheJournal(t *testing.T) {
 	}
 }
 
-// If the variable killedVariable is set, the test binary acts as a proxy, which the test then
-// kills.
+// killedVariable is an environment variable. If it is set, the test binary acts as a proxy until
+// the test kills it. The value is the path of the proxy's usage file.
 const killedVariable = "KILLED_PROXY"
 
 func TestMain(m *testing.M) {
@@ -394,8 +394,9 @@ func TestMain(m *testing.M) {
 
 func TestAllCallsOfAKilledSessionAreCounted(t *testing.T) {
 	for name, c := range map[string]struct {
-		// before is the part of the response that the agent receives before the proxy is killed.
-		before, want string
+		// received is the part of the response that the agent receives before the test kills the
+		// proxy.
+		received, want string
 	}{
 		"before an answer": {"", "1 calls, 0 in, 0 out, 0 read, 0 written, $0"},
 		"in an answer": {messagesEvents[:strings.Index(messagesEvents, "event: ping")],
@@ -406,7 +407,7 @@ func TestAllCallsOfAKilledSessionAreCounted(t *testing.T) {
 			asked, release := make(chan struct{}), make(chan struct{})
 			u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "text/event-stream")
-				_, _ = io.WriteString(w, c.before)
+				_, _ = io.WriteString(w, c.received)
 				_ = http.NewResponseController(w).Flush()
 				close(asked)
 				<-release
@@ -435,7 +436,7 @@ func TestAllCallsOfAKilledSessionAreCounted(t *testing.T) {
 			}
 			defer response.Body.Close()
 			<-asked
-			if _, err := io.ReadFull(response.Body, make([]byte, len(c.before))); err != nil {
+			if _, err := io.ReadFull(response.Body, make([]byte, len(c.received))); err != nil {
 				t.Fatal(err)
 			}
 			if err := cmd.Process.Kill(); err != nil {

@@ -17,9 +17,9 @@ type Store struct {
 	mask   atomic.Pointer[mask]
 }
 
-// Take removes the session's secrets from this process's environment, so no child inherits them.
-// The kernel still has the initial environment, so other processes must not be able to inspect this
-// process.
+// Take moves the session's secrets from this process's environment to a Store, so that no child
+// inherits them. The kernel still shows the initial environment in /proc. The process must have
+// called supervise.Guard, so that other processes cannot read it there.
 func Take(doc *session.Document) (*Store, error) {
 	values := map[string]string{}
 	for _, variable := range os.Environ() {

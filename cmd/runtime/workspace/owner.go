@@ -43,8 +43,8 @@ func OpenOwner(workspace string, key []byte) (*Owner, error) {
 	case err == nil:
 		o.session, _, _ = strings.Cut(string(text), "\n")
 		// A record that names no session is valid only in an unused workspace. Take does not wait
-		// for the disk, so after a crash of the node, such a record may be next to a session's
-		// files.
+		// until its record is on the disk. If the node crashes, the session's files may survive
+		// together with the earlier record, which names no session.
 		o.known = hmac.Equal(text, []byte(o.sealed(o.session))) && (o.session != "" || unused(workspace))
 		return o, nil
 	case !errors.Is(err, fs.ErrNotExist) || !unused(workspace):

@@ -152,8 +152,8 @@ func (p PKI) ensureCertificate(c certificate) error {
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if c.serves {
-		// A server certificate is also valid for clients: etcd presents its own server certificate
-		// when it connects to itself.
+		// Add ServerAuth, and keep ClientAuth: when etcd connects to itself, it presents its server
+		// certificate as a client.
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		template.DNSNames, template.IPAddresses = servingNames, p.addresses
 	}
