@@ -196,8 +196,8 @@ func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 	k.release()
 	await(t, func() error {
-		// No controller in this test removes the finalizer of a PersistentVolumeClaim, so a
-		// deletion timestamp is enough.
+		// A claim with a deletion timestamp counts as deleted, because no controller in this test
+		// removes its finalizer.
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err == nil &&
 			claim.DeletionTimestamp == nil {
 			return fmt.Errorf("the claim still exists")

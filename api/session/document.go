@@ -20,7 +20,7 @@ const (
 	Dir = "/run/parley/session"
 	// BinDir holds the runtime if the image does not contain it.
 	BinDir = "/run/parley/bin"
-	// ReplayDir holds the replay as ReplayFile, if there is one.
+	// ReplayDir holds the file ReplayFile, if the session has a replay.
 	ReplayDir = "/run/parley/replay"
 	// ImagesDir holds the image files of the first message, if any.
 	ImagesDir = "/run/parley/images"

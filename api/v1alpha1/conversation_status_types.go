@@ -103,8 +103,8 @@ type StartedClass struct {
 	Max *LifetimeLimits `json:"max,omitempty"`
 
 	// SignedSecret is true if the manager signed the session's Secret. It is absent if an older
-	// version of Parley started the session: that version did not sign Secrets, and did not record
-	// max.
+	// version of Parley started the session: that version did not sign Secrets, and did not set the
+	// field max.
 	SignedSecret bool `json:"signedSecret,omitempty"`
 }
 

@@ -50,7 +50,7 @@ func main() {
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces to archive, separated by commas. "+
 		"Default: all.")
 	flag.DurationVar(&o.retention, "retention", 24*time.Hour,
-		"How long data without a Conversation is stored if the Conversation's deletion was missed.")
+		"How long the archive keeps the data of a Conversation whose deletion it did not see.")
 	flag.Var(&o.perUser, "per-user", "The storage limit of each user. 0 means no limit.")
 	flag.StringVar(&o.usage, "usage", "", "Print the costs in this namespace as JSON, and exit.")
 	flag.StringVar(&o.month, "month", "", "The month of --usage, such as 2026-01. Default: the current month.")

@@ -256,7 +256,7 @@ func (f *findings) attemptsNode() node {
 	if s.Attempt <= 1 && s.Restarts == 0 {
 		return node{}
 	}
-	n := line("Attempt %d, %d restarts since the last start", max(s.Attempt, 1), s.Restarts)
+	n := line("Attempt %d, %d automatic restarts", max(s.Attempt, 1), s.Restarts)
 	if s.LastRestart != "" {
 		n.text += ", last cause: " + s.LastRestart
 	}

@@ -61,7 +61,7 @@ func openBucket(ctx context.Context, address string) (bucket, error) {
 	case u.Scheme != "file":
 		return nil, fmt.Errorf("the store is %q: only file:///dir and s3://bucket are supported", u.Scheme)
 	case u.Host != "" || u.Path == "":
-		return nil, fmt.Errorf("the store is file://%s: the path of a directory begins with /, as in file:///dir", u.Host)
+		return nil, fmt.Errorf("the store is file://%s: the path must begin with /, as in file:///dir", u.Host)
 	}
 	return openDirectory(u.Path)
 }

@@ -94,8 +94,9 @@ func (m *hookedBody) Read(p []byte) (int, error) {
 	return m.Reader.Read(p)
 }
 
-// The request body of an ending may arrive slowly, and a later attempt may write before the body is
-// complete. The earlier attempt's ending must not replace the later attempt's ending.
+// An attempt reports its end in a request, whose body may arrive slowly. A later attempt may write
+// before the body is complete. The report of the earlier attempt must not replace the report of the
+// later attempt.
 func TestNothingIsStoredIfAnAttemptIsSupersededWhileItEnds(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)

@@ -69,7 +69,8 @@ func Open(ctx context.Context, address string, perUser int64) (*Store, error) {
 // Ready returns an error while the store cannot be used.
 func (s *Store) Ready(ctx context.Context) error { return s.bucket.ready(ctx) }
 
-// retryChanged calls do again if a concurrent write changed or removed an object.
+// retryChanged calls a function. If the function fails because a concurrent write changed or removed
+// an object, retryChanged calls the function again.
 func retryChanged(do func() error) (err error) {
 	const tries = 5
 	for range tries {

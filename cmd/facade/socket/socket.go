@@ -85,8 +85,8 @@ type Conversation interface {
 type Client struct {
 	conn *websocket.Conn
 	pong chan struct{}
-	// writing is a lock: it holds a value while a message is written. A ping waits until a large
-	// event is written.
+	// writing is a lock: it holds a value while a message is written. If a ping is due while a large
+	// event is written, the ping waits.
 	writing chan struct{}
 	// actions are the packets of the client that are not sent to the session yet.
 	actions chan action

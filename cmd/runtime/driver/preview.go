@@ -164,7 +164,8 @@ func (d *Driver) previewEnd(text string, most int) string {
 	return strings.ToValidUTF8(end[max(0, len(end)-most):], "")
 }
 
-// wakePreviews closes the channel that Preview returned, after previewInterval; d.mu is held.
+// wakePreviews waits for previewInterval in the background, and then closes the channel that
+// Preview returned. The caller holds d.mu.
 func (d *Driver) wakePreviews() {
 	if d.previewed == nil || d.previewDue {
 		return

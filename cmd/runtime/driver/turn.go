@@ -140,8 +140,9 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 }
 
 // stoppedUnprompted ends a turn that the user stopped before the agent received the prompt. The
-// first prompt of an ACP session contains the instructions, so this turn must not count as the
-// first turn of a new ACP session. It is recorded with the ACP session of the previous turn.
+// agent gets its instructions with the first prompt of an ACP session. If this turn counted as the
+// first turn of a new ACP session, the agent would never get the instructions. The turn is
+// therefore recorded with the ACP session of the previous turn.
 func (d *Driver) stoppedUnprompted(t task) ending {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -66,8 +66,9 @@ func New(options Options) *Proxy {
 	return p
 }
 
-// At sets the root URL of the loopback server. The returned address replaces the git host's origin
-// in git's configuration. git must send the returned header with requests to that address.
+// At sets the root URL of the loopback server. In git's configuration, the returned address replaces
+// the scheme and host of the git host's URLs. git must send the returned header with requests to
+// that address.
 func (p *Proxy) At(root string) (address, header string) {
 	if p == nil {
 		return "", ""

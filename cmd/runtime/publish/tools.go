@@ -34,7 +34,7 @@ func (p *Publisher) Tools() []router.Builtin {
 			[]string{"number", "body"}, p.comment),
 		tool(p, "read_git_host", "Read the API of the repository's git host: issues, pull requests, their comments, "+
 			"commits, checks and the logs of checks.",
-			map[string]any{"path": text("path below the repository in the host's REST API, such as " +
+			map[string]any{"path": text("path relative to the repository in the host's REST API, such as " +
 				"/issues/12/comments?per_page=50 on GitHub and Gitea, /merge_requests/3/notes on GitLab, " +
 				"/pullrequests/3/comments on Bitbucket")},
 			[]string{"path"}, p.read),

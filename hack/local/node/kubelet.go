@@ -138,8 +138,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such pod on this node", http.StatusNotFound)
 		return
 	}
-	// The API server sends the parameter names of a kubelet. The library expects the parameter
-	// names of the API server.
+	// The request has the parameter names of a kubelet, such as "input". The library expects the
+	// names that clients send to the API server, such as "stdin".
 	query := r.URL.Query()
 	for theirs, ours := range map[string]string{"input": remotecommand.ExecStdinParam,
 		"output": remotecommand.ExecStdoutParam, "error": remotecommand.ExecStderrParam, "tty": remotecommand.ExecTTYParam} {

@@ -9,7 +9,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// contender is a subject that the parts "burst" and "cold" measure. plan describes its clusters.
+// contender is one of the systems that the benchmarks "burst" and "cold" compare. The field plan
+// describes its clusters.
 type contender struct {
 	name    string
 	plan    plan

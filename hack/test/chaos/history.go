@@ -55,7 +55,7 @@ type version struct {
 // history collects facts from the versions of all objects.
 type history struct {
 	report *report
-	// podsOf maps each attempt to its pods, and madeOf each first message to its Conversations.
+	// podsOf maps each attempt to its pods. madeOf maps each first message to its Conversations.
 	// attempt maps each Conversation to its last attempt.
 	podsOf   map[string]map[types.UID]bool
 	madeOf   map[string]map[types.UID]bool
