@@ -32,7 +32,7 @@ func effectiveSettings(ctx context.Context, from client.Reader, settings *v1alph
 		return nil, nil, fmt.Errorf("read the inherited UserSettings: %w", err)
 	case inherited.Spec.InheritFrom != nil:
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonInheritsTwice,
-			"spec.inheritFrom: UserSettings %s inherit from %s: name settings without inheritFrom", name,
+			"spec.inheritFrom: UserSettings %s inherit from %s: choose UserSettings without inheritFrom", name,
 			*inherited.Spec.InheritFrom), nil
 	}
 	return settings.Spec.Inherit(&inherited.Spec), nil, nil

@@ -43,7 +43,7 @@ var (
 
 	turnReadFailures = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "parley_turn_read_failures_total",
-		Help: "Failed attempts of the manager to read the outcomes of turns from the archive.",
+		Help: "Failures of the manager to read the outcomes of turns from the archive.",
 	})
 
 	conversationsDesc = prometheus.NewDesc("parley_conversations", "Conversations by state.", []string{"state"}, nil)

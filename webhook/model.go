@@ -91,7 +91,7 @@ func (r request) warnWithoutModel(ctx context.Context, catalogue agentCatalogue,
 	}
 	entry := agents.Data[ptr.Deref(effective.Agent, v1alpha1.DefaultAgent)]
 	if yaml.Unmarshal([]byte(entry), &agent) == nil && agent.NeedsModel {
-		f.warn(field.NewPath("spec", "userSettingsName"), "UserSettings %q name no model: the first turn will fail",
+		f.warn(field.NewPath("spec", "userSettingsName"), "UserSettings %q have no model: the first turn will fail",
 			settings.Name)
 	}
 }

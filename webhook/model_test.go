@@ -26,7 +26,7 @@ func TestASessionWithoutAModelCausesAWarning(t *testing.T) {
 		Data: map[string]string{v1alpha1.DefaultAgent: "needsModel: true", "frugal": "{}"}})
 	validator := &conversationValidator{guard: newGuard(env.Client, env.Client, Options{}),
 		agents: agentCatalogue{Namespace: namespace, Name: "agents"}}
-	const warning = `spec.userSettingsName: UserSettings "none" name no model: the first turn will fail`
+	const warning = `spec.userSettingsName: UserSettings "none" have no model: the first turn will fail`
 	message := ptr.To("work")
 	for name, c := range map[string]struct {
 		settings     string

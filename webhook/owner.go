@@ -39,7 +39,7 @@ func (r request) checkOwner(ctx context.Context, old, settings *v1alpha1.UserSet
 			return err
 		}
 		if !allowed {
-			f.forbid(ownerPath.Child("username"), "you must be allowed to impersonate %q to name this owner", after.Username)
+			f.forbid(ownerPath.Child("username"), "you must be allowed to impersonate %q to set this owner", after.Username)
 		}
 	}
 	if group != "" && group != formerGroup && !slices.Contains(r.user.Groups, group) {

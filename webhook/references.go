@@ -101,7 +101,8 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 		f.warn(ref.Path.Child("key"), "ConfigMap %q has no key %q yet", configMap.Name, ref.Ref.Key)
 	case ref.Replay && !recording.Valid(content):
 		f.errs = append(f.errs, invalid(ref.Path.Child("key"),
-			"must name a key with a recording in JSON: a list of events, or an object with such a list in trajectory"))
+			"must name an entry with a recording in JSON: a list of events, or an object with the events in its field "+
+				"trajectory"))
 	}
 }
 

@@ -90,7 +90,7 @@ func (s *run) changedModel(ctx context.Context) *session.ModelSettings {
 	}
 	changed, err := session.OpenModel(s.store.Key(session.KeyFile), s.doc.UID, sealed)
 	if err != nil {
-		s.log.Info("the archived model settings belong to a different start of the session")
+		s.log.Info("the archived model settings are ignored: they are for a different start of the session")
 		return nil
 	}
 	changed.Key, changed.Model = strings.TrimSpace(changed.Key), qualified(changed.Model, changed.BaseURL)

@@ -146,8 +146,8 @@ func lostFiles(err error) string {
 			return text
 		}
 	}
-	return text + " An archived snapshot is kept and not replaced by files of this attempt. To try again, stop the " +
-		"session and start it."
+	return text + " If the archive has a snapshot, the files of this attempt do not replace it. To try to restore the " +
+		"snapshot, stop the session and start it again."
 }
 
 func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, work *workspace.Workspace) error {

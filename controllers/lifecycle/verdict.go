@@ -153,7 +153,7 @@ func Judge(o Observation) Verdict {
 			return v
 		}
 	}
-	panic("no rung holds, although the last rung always must")
+	panic("no rung of the ladder applies, but the last rung must always apply")
 }
 
 // MustRecord reports whether the status must be written before anything is created or removed for

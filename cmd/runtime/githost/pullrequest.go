@@ -79,7 +79,7 @@ const gitea v1alpha1.GitProvider = "gitea"
 func (h *Host) dialect(ctx context.Context) (kind v1alpha1.GitProvider, repository string, err error) {
 	owner, name, ok := cutLast(h.name)
 	if !ok {
-		return "", "", fmt.Errorf("%w: the repository is not owner/name", ErrQuestion)
+		return "", "", fmt.Errorf("%w: the repository must be owner/name", ErrQuestion)
 	}
 	path := escaped(owner) + "/" + url.PathEscape(name)
 	switch {

@@ -182,7 +182,7 @@ func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosi
 	}
 	k.archived.Store(0)
 	k.next = -1 // the position is requested again
-	k.archive.log.Warn("the archive has events of another journal; it keeps them as an earlier journal")
+	k.archive.log.Warn("the archive has events of another journal; starting a new journal in the archive")
 	_, err := k.archive.position(ctx, http.MethodPost, session.ArchiveNewJournal, nil, nil)
 	if errors.Is(err, errRefused) {
 		return k.refuse(err)

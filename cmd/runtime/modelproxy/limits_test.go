@@ -149,7 +149,8 @@ func TestAnExceededBudgetIsReportedAtOnce(t *testing.T) {
 	}
 }
 
-const refusedCall = "the call is refused, because its cost is unknown and there is a budget (max_budget_per_task): "
+const refusedCall = "the call is refused: there is a budget (max_budget_per_task), but the cost of the call is " +
+	"unknown, because "
 
 func TestABudgetRefusesCallsWithAnUnknownCost(t *testing.T) {
 	const chat, messages, responses = "/v1/chat/completions", "/v1/messages", "/v1/responses"

@@ -160,7 +160,7 @@ func (s *spend) unknownCost(e *entry, unpriced string) string {
 	if s.options.Limit > 0 {
 		bound, priced = "spending limit", costOf(s.options.Models.Find(e.provider, e.model), tokens{}) != nil
 	}
-	refused := "the call is refused, because its cost is unknown and there is a " + bound + ": "
+	refused := "the call is refused: there is a " + bound + ", but the cost of the call is unknown, because "
 	switch {
 	case !s.bounded():
 		return ""
