@@ -50,8 +50,8 @@ func taskPrompt(t *v1alpha1.SuggestedTask) string {
 			p.request, t.IssueNumber, t.Repo, p.name, t.Title, access)
 	case v1alpha1.FailingChecks:
 		return fmt.Sprintf("Checks of the %s #%d of %s, %q, fail: see %s. Check out its branch, read the logs of the "+
-			"failing checks, find the cause, fix it, reproduce the checks locally as far as possible, commit and push to the same "+
-			"branch. %s",
+			"failing checks, find the cause, fix it, reproduce the checks locally as far as possible, commit and push to the "+
+			"same branch. %s",
 			p.request, t.IssueNumber, t.Repo, t.Title, p.checks, access)
 	case v1alpha1.UnresolvedComments:
 		return fmt.Sprintf("The %s #%d of %s on %s, %q, has review comments that are not resolved. Check out its branch, "+
