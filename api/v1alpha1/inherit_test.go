@@ -74,7 +74,7 @@ func TestAKeyIsInheritedOnlyTogetherWithItsAddress(t *testing.T) {
 	}
 }
 
-func TestUsersCanForbidButNotAllowTheExposureOfInheritedTokens(t *testing.T) {
+func TestUsersCanHideInheritedTokensButCannotExposeThem(t *testing.T) {
 	const inherited = "secretsStore: {providerTokens: [{provider: gitlab, tokenRef: {name: team, key: k}}]}"
 	const own = "secretsStore: {providerTokens: [{provider: github, tokenRef: {name: own, key: k}}]}"
 	expose := map[string]string{"true": "exposeGitTokenToAgent: true, ", "false": "exposeGitTokenToAgent: false, ", "": ""}

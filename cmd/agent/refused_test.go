@@ -106,7 +106,7 @@ func TestATextOnlyModelGetsNoImagesAfterTwoRefusals(t *testing.T) {
 	})
 }
 
-func TestAHistoryThatAProviderRefusesIsRepaired(t *testing.T) {
+func TestARefusedHistoryIsRepaired(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		refused := func(message string) scriptedmodel.Step {

@@ -139,7 +139,7 @@ func TestAllErrorsOfAValidationStageAreReportedTogether(t *testing.T) {
 	}
 }
 
-func TestTheRepositoryOfATaskOrMicroagentIsTheDefaultRepository(t *testing.T) {
+func TestTasksAndMicroagentsProvideADefaultRepository(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t) // no provider token: public repositories need none
 	for name, body := range map[string]string{

@@ -453,7 +453,7 @@ func TestConversationsWithIncompleteSettingsAreRefused(t *testing.T) {
 	}
 }
 
-func TestAConversationWhoseSecretNameIsTakenIsNotCreated(t *testing.T) {
+func TestAConversationIsNotCreatedIfItsSecretNameIsTaken(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	name := v1alpha1.ManagedName("taken", v1alpha1.ManagedSessionTool, "sse", "https://a.example.com")

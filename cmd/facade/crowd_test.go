@@ -115,7 +115,7 @@ func TestConcurrentCreationsOfOneIDCreateOneConversation(t *testing.T) {
 	}
 }
 
-func TestARetryFinishesAConversationThatAKilledFacadeBegan(t *testing.T) {
+func TestARetryCompletesACreationAfterTheFacadeIsKilled(t *testing.T) {
 	// A kill between two creations leaves no incomplete conversation. In this case, the test tries
 	// again.
 	for range 5 {

@@ -7,7 +7,7 @@ import (
 )
 
 // Over http, other people on the network could read the code of a sign-in and the cookie.
-func TestTheExternalURLIsHTTPSOrOnLoopback(t *testing.T) {
+func TestTheExternalURLMustBeHTTPSOrOnLoopback(t *testing.T) {
 	t.Parallel()
 	for external, accepted := range map[string]bool{"https://parley.example.com": true, "http://127.0.0.1:3000": true,
 		"http://localhost:3000": true, "http://[::1]:3000": true, "http://parley.example.com": false,

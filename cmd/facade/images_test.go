@@ -114,7 +114,7 @@ func TestImageURLsNeedNoConfigMap(t *testing.T) {
 	ada.checkImages(t, 0)
 }
 
-func TestAnIdempotencyKeyIsRefusedWithOtherImages(t *testing.T) {
+func TestAnIdempotencyKeyCannotBeReusedForOtherImages(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	send := func(data []byte) reply {

@@ -97,7 +97,7 @@ func with(base map[string]string, more ...string) map[string]string {
 	return all
 }
 
-func TestEachSettingIsStoredKeptClearedAndValidated(t *testing.T) {
+func TestEachSettingIsValidatedStoredAndCleared(t *testing.T) {
 	t.Parallel()
 	for _, c := range fieldCases {
 		t.Run(c.field, func(t *testing.T) {

@@ -100,7 +100,7 @@ func TestTwoSignInsOfABrowserBothSucceed(t *testing.T) {
 	}
 }
 
-func TestASignInWithAnInvalidAnswerOfTheProviderIsRefused(t *testing.T) {
+func TestASignInFailsIfTheProvidersAnswerIsInvalid(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	good := o.issuer.Claims("ada@example.com")
@@ -181,7 +181,7 @@ func TestARotatedClientSecretIsUsedAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheErrorNamesTheInvalidFlagOfTheSignIn(t *testing.T) {
+func TestErrorsAboutSignInOptionsContainTheFlag(t *testing.T) {
 	t.Parallel()
 	for flag, change := range map[string]func(*options){
 		"":                  func(*options) {},

@@ -155,7 +155,7 @@ func TestChatIgnoresKeystrokesBeforeTheQuestion(t *testing.T) {
 
 // The chat holds its lock while it prints a question. A line that is read meanwhile waits for the
 // lock, and must not answer the question.
-func TestALineReadWhileAQuestionIsPrintedDoesNotAnswerIt(t *testing.T) {
+func TestChatTakesNoAnswerWhileItPrintsAQuestion(t *testing.T) {
 	waits := regexp.MustCompile(`\(\*chat\)\.locked\(.*\n.*\n.*\(\*chat\)\.readLines`)
 	in, typed := io.Pipe()
 	c := &chat{IOStreams: genericiooptions.IOStreams{In: in, Out: io.Discard}}

@@ -260,7 +260,7 @@ func TestChatEndsWhenTheTurnOfItsOwnMessageEnds(t *testing.T) {
 	}
 }
 
-func TestChatWhoseMessageJoinsARunningTurnReturnsTheOutcomeOfThatTurn(t *testing.T) {
+func TestChatReturnsTheOutcomeOfTheTurnThatItsMessageJoined(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

@@ -36,7 +36,7 @@ func TestStatusShowsTheCauseOfARestart(t *testing.T) {
 	}
 }
 
-func TestStatusOfAStuckStartBeginsWithTheReason(t *testing.T) {
+func TestStatusShowsTheReasonOfAStuckStartFirst(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	k := newKubelet(t, ns)

@@ -59,7 +59,7 @@ func TestStatusShowsNoCheckMarkForTheScratchSpaceOfAStoppedSession(t *testing.T)
 	}
 }
 
-func TestEveryReasonOfATurnHasAHint(t *testing.T) {
+func TestEveryReasonOfATurnsStateHasAHint(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), testenv.Path("api", "v1alpha1", "turn_types.go"), nil, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 )
 
 // This test runs a manager that is not the leader, with the manager's own role.
-func TestEveryReplicaOnboardsPeopleWithItsOwnRights(t *testing.T) {
+func TestEveryReplicaHasTheRightsToOnboardPeople(t *testing.T) {
 	installAll(t)
 	asManager(t)
 	if err := client.IgnoreAlreadyExists(env.Client.Create(t.Context(), leaseOf("another"))); err != nil {

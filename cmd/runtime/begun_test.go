@@ -59,7 +59,7 @@ func TestInterruptedCommandsAreNotRunAgain(t *testing.T) {
 	}
 }
 
-func TestALaterAttemptStartsWorkThatDidNotBegin(t *testing.T) {
+func TestTheNextAttemptStartsTheAgentIfTheFirstDidNot(t *testing.T) {
 	servers := toolServers()
 	never := filepath.Join(t.TempDir(), "never")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: never})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTheContextWindowAndTheRefusedPartOfARequestAreReadFromErrors(t *testing.T) {
+func TestErrorsRevealTheContextWindowOrTheRefusedPart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		status  int

@@ -305,7 +305,7 @@ func TestAFullContextEndsTheTurnIfCondensingIsOff(t *testing.T) {
 	}
 }
 
-func TestReasoningThatAProviderRefusesIsRemoved(t *testing.T) {
+func TestRefusedReasoningIsRemoved(t *testing.T) {
 	thinks := says("One.")
 	thinks.Message.Parts = append([]llm.Part{{Thinking: &llm.Thinking{Text: "Hm.", Signature: "of another model"}}},
 		thinks.Message.Parts...)

@@ -90,7 +90,7 @@ func TestTheShellKeepsItsState(t *testing.T) {
 	})
 }
 
-func TestAReplacedShellKeepsTheState(t *testing.T) {
+func TestTheStateSurvivesTheExitOfAShell(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "mkdir sub; cd sub; export X=1; umask 077", "[exit code 0]")

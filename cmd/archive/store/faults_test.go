@@ -138,7 +138,7 @@ func TestNothingIsStoredIfAnAttemptIsSupersededWhileItEnds(t *testing.T) {
 
 // A session's ending is stored while the session starts a new journal. Afterwards the new journal
 // must be the current one, and the earlier journal must be complete.
-func TestAnEndingDoesNotRestoreAnEarlierJournal(t *testing.T) {
+func TestTheFinalReportDoesNotRestoreAnEarlierJournal(t *testing.T) {
 	t.Parallel()
 	fresh := archivetest.NameOf(archivetest.OtherLines(0, 1))
 	for range 30 {

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-func TestTheClientReadsEventsAndEndings(t *testing.T) {
+func TestTheClientReadsEventsAndFinalReports(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	archivetest.Append(t, s, "u", 0, 3, 3)

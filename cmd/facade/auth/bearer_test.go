@@ -127,7 +127,7 @@ func TestTheNumberOfVerifiedTokensInMemoryIsBounded(t *testing.T) {
 
 // A cookie that was issued for one purpose must be refused for every other purpose. For example,
 // the cookie of an unfinished sign-in must not sign a person in.
-func TestACookieIsRefusedForAnotherPurpose(t *testing.T) {
+func TestACookieIsValidOnlyForItsPurpose(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")
 	expires := now.Add(time.Hour).Unix()
@@ -223,7 +223,7 @@ func TestSettingsThatAreBeingDeletedCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestTheClientsAddressIsReadOnlyFromHeadersOfTrustedProxies(t *testing.T) {
+func TestOnlyTrustedProxiesMayReportTheClientAddress(t *testing.T) {
 	proxies, err := ParseProxies("10.0.0.0/8")
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func (c *publishing) CachedConversation(ctx context.Context, of types.Namespaced
 	return conversation, err
 }
 
-func TestRequestsToPublishChangesReachTheSession(t *testing.T) {
+func TestPublishRequestsReachTheSession(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", net.JoinHostPort(publisherAddress, strconv.Itoa(session.Port)))
 	if err != nil {

@@ -85,7 +85,7 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 
 // If an agent does not support reasons for rejections, it receives the reason in an additional
 // turn.
-func TestAOneShotSessionEndsOnlyAfterItsAgentHasReadTheReasonOfARejection(t *testing.T) {
+func TestAOneShotSessionDeliversTheRejectionReasonBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", OneShot: true, Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
@@ -204,7 +204,7 @@ func TestAnApprovalForTheSessionLastsUntilItIsRevoked(t *testing.T) {
 }
 
 // The tests of the web page and of the kubectl plugin read the same events from covered.jsonl.
-func TestActionsThatAnApprovalCoversAreRecordedAsClientsExpect(t *testing.T) {
+func TestEventsOfPreapprovedActionsMatchCoveredJSONL(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("../../../api/session/testdata/covered.jsonl")
 	if err != nil {
@@ -395,7 +395,7 @@ func TestAnApprovalOfEditsCoversOnlyFilesInTheWorkspace(t *testing.T) {
 }
 
 // Symbolic links are resolved again for each question, not only when the user approves edits.
-func TestAnApprovalOfEditsDoesNotFollowALinkMadeLater(t *testing.T) {
+func TestAnApprovalOfEditsDoesNotCoverALaterLinkOutOfTheWorkspace(t *testing.T) {
 	t.Parallel()
 	edit := func(id string) string {
 		return `request {"toolCall":{"toolCallId":"` + id + `","title":"do","kind":"edit","rawInput":{"path":"sub/a"}},` +

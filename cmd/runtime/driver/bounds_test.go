@@ -211,7 +211,7 @@ func TestATruncatedErrorSaysHowManyBytesAreOmitted(t *testing.T) {
 	}
 }
 
-func TestLongReasonOfAFailedAgentStartIsTruncated(t *testing.T) {
+func TestALongReasonOfAFailedAgentStartIsTruncated(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"})
 	refusal := filepath.Join(d.dir, "heard.refusal")
@@ -232,7 +232,7 @@ func TestLongReasonOfAFailedAgentStartIsTruncated(t *testing.T) {
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
 }
 
-func TestLongReasonOfAFailedSessionStartIsTruncated(t *testing.T) {
+func TestALongReasonOfAFailedSessionStartIsTruncated(t *testing.T) {
 	t.Parallel()
 	j, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"), masking.Mask)
 	if err != nil {

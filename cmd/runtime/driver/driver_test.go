@@ -297,7 +297,7 @@ func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 
 // If the metering ended first and the runtime then crashed, the resumed turn would get its whole
 // budget again.
-func TestTheEndOfATurnIsRecordedBeforeItsMeteringEnds(t *testing.T) {
+func TestATurnIsMeteredUntilItsEndIsRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()
 	d.over()

@@ -7,7 +7,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-func TestAPreviewThatIsCutWithinASecretShowsNoPartOfIt(t *testing.T) {
+func TestTruncatedPreviewsContainNoPartOfASecret(t *testing.T) {
 	t.Parallel()
 	const secret = "sk-q0W1e2R3t4Y5u6I7o8P9a0S1d2F3g4H5j6K7l8Z9"
 	d := &Driver{Options: Options{MaskUnfinished: secrets.New(map[string]string{"key": secret}).MaskUnfinished}}
