@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-func TestASessionWaitsForItsImages(t *testing.T) {
+func TestASessionWaitsForTheConfigMapsOfItsImages(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	startManager(t, ns)

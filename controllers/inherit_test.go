@@ -176,7 +176,7 @@ func TestASessionThatLacksAModelContinuesWithAnInheritedModel(t *testing.T) {
 // An heir must not be able to send the keys of the team elsewhere. Each attack starts a session.
 // The session must either not get the key, or get the key together with the address that the team
 // chose.
-func TestInheritingSettingsCannotSendInheritedKeysToAnotherHost(t *testing.T) {
+func TestSettingsThatInheritCannotSendInheritedKeysToAnotherHost(t *testing.T) {
 	t.Parallel()
 	gitLab, gitHub := ptr.To(v1alpha1.GitLab), ptr.To(v1alpha1.GitHub)
 	for _, attack := range []struct {
@@ -253,7 +253,7 @@ func TestAnInheritedKeyIsNotUsedWithTheModelOfAnotherProvider(t *testing.T) {
 	}
 }
 
-func TestInheritingSettingsCannotChooseAContainerImage(t *testing.T) {
+func TestSettingsThatInheritCannotChooseAContainerImage(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -283,7 +283,7 @@ func TestInheritingSettingsCannotChooseAContainerImage(t *testing.T) {
 	}
 }
 
-func TestVariablesOfInheritingSettingsDoNotReachTheRuntime(t *testing.T) {
+func TestSettingsThatInheritCannotSetVariablesOfTheRuntime(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -312,7 +312,7 @@ func TestVariablesOfInheritingSettingsDoNotReachTheRuntime(t *testing.T) {
 	}
 }
 
-func TestInheritingSettingsCannotExposeAnInheritedToken(t *testing.T) {
+func TestSettingsThatInheritCannotExposeAnInheritedToken(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -464,7 +464,7 @@ func TestObjectsOfOtherOwnersAreNeverChanged(t *testing.T) {
 	}
 }
 
-func TestTheManagerUndoesChangesOfTheServiceAndTheNetworkPolicy(t *testing.T) {
+func TestTheManagerUndoesChangesToTheServiceAndTheNetworkPolicy(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

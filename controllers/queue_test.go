@@ -375,7 +375,7 @@ func TestASessionRefusedByAQuotaFreesItsSlotSoon(t *testing.T) {
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 }
 
-func TestASessionWithASlotRetriesSoon(t *testing.T) {
+func TestARefusedSessionRetriesSoonWhileItHasASlot(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusedClass(t, ns, 1).Name)).Obj())
@@ -492,7 +492,7 @@ func TestRefusedSessionsDoNotCauseEndlessStatusWrites(t *testing.T) {
 // The cache lacks the pod, so the manager tries to create the pod again. The API server checks the
 // quota before it checks whether the pod exists. The refusal because of the full quota therefore
 // does not prove that the session has no pod.
-func TestASessionKeepsItsSlotIfTheCacheLacksItsPod(t *testing.T) {
+func TestASessionKeepsItsSlotEvenIfTheCacheLacksItsPod(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})

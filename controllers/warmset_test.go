@@ -50,7 +50,7 @@ func TestARelabelledWarmPodIsTrackedOnce(t *testing.T) {
 	}
 }
 
-func TestAPodOfASessionClassFromAnotherAPIGroupIsNotWarm(t *testing.T) {
+func TestAPodOwnedByASessionClassOfAnotherAPIGroupIsNotWarm(t *testing.T) {
 	set, pod := newWarmSet(), freePod("ns", "class", "warm-1")
 	pod.OwnerReferences[0].APIVersion = "example.com/v1"
 	if set.update(pod); set.has("ns", "class") {
@@ -85,7 +85,7 @@ func TestARefillIsDelayedOnlyByClaimsOfTheSamePool(t *testing.T) {
 	}
 }
 
-func TestStartsOfOtherSessionsDelayARefillForALimitedTime(t *testing.T) {
+func TestARefillIsDelayedByOtherStartsForALimitedTime(t *testing.T) {
 	r, key, now := &warmPoolReconciler{waiting: map[poolKey]time.Time{}}, poolKey{"ns", "class"}, time.Now()
 	for after, want := range []bool{false, false, true} {
 		if got := r.overdue(key, now.Add(time.Duration(after)*warmPatience/2)); got != want {

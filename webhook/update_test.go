@@ -71,7 +71,7 @@ func TestChangedSettingsAreValidated(t *testing.T) {
 	expectAccepted(t, admin(t).change(t, settings, setField(t, "jane@example.com", "spec", "email")))
 }
 
-func TestOtherFieldsCanChangeIfTheModelLacksAProvider(t *testing.T) {
+func TestOtherFieldsCanChangeEvenIfTheModelLacksAProvider(t *testing.T) {
 	ctx := byAdmin(t.Context(), env.Namespace(t, nil))
 	validator := &userSettingsValidator{guard: newGuard(env.Client, env.Client, Options{})}
 	settings := func(model string, change func(*v1alpha1.UserSettingsSpec)) *v1alpha1.UserSettings {

@@ -55,7 +55,7 @@ func (p *pod) watch(t *testing.T) (until func(condition string, met func(session
 }
 
 // Previews show texts before they are recorded. The events are the same as without previews.
-func TestTheShippedAgentPreviewsOutputAndAnswers(t *testing.T) {
+func TestTheShippedAgentPreviewsCommandOutputAndItsAnswers(t *testing.T) {
 	secret := secretValues[session.LLMAPIKeyFile]
 	half := len(secret) / 2
 	pause := make(chan struct{})

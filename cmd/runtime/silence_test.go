@@ -145,7 +145,7 @@ func TestASessionThatDoesNotEndAfterASignalIsKilled(t *testing.T) {
 
 // A session at its memory limit leaves probes unanswered before the kernel kills it. The supervisor
 // must not report the unanswered probes as the reason.
-func TestASessionKilledBySomethingElseIsNotReportedAsUnresponsive(t *testing.T) {
+func TestASessionKilledByTheKernelOrAnotherProcessIsNotReportedAsUnresponsive(t *testing.T) {
 	for name, c := range map[string]struct{ kills, reason string }{
 		"the kernel, for its memory": {"oom 1\noom_kill 1\n", session.OOMKilled},
 		"another process":            {"oom 0\noom_kill 0\n", ""},

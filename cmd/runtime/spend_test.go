@@ -129,7 +129,7 @@ func TestASessionAboveItsSpendingLimitShowsTheReason(t *testing.T) {
 	eventually(t, "nothing is reserved", func() bool { return p.spent(t).Reserved == 0 })
 }
 
-func TestALimitedSessionRefusesCallsIfTheArchiveIsUnavailable(t *testing.T) {
+func TestASessionWithASpendingLimitRefusesCallsIfTheArchiveIsUnavailable(t *testing.T) {
 	t.Parallel()
 	pod, model := scripted(t, func(d *session.Document) {
 		d.Models = session.Models{"scripted/model": {Input: "3", Output: "15"}}

@@ -333,7 +333,7 @@ func TestABoundSessionAcceptsTokensOverTLSOnly(t *testing.T) {
 	}
 }
 
-func TestABindRequestIsAnsweredIfTheSessionCannotStart(t *testing.T) {
+func TestABindRequestIsAnsweredEvenIfTheSessionCannotStart(t *testing.T) {
 	t.Parallel()
 	p := warm(t, newPod(t, session.Document{Repository: &session.Repository{Name: repository(t), Branch: "none"}}))
 	p.start(t)

@@ -100,7 +100,7 @@ func TestTheClassIsRecordedInTheFirstStatusAfterThePodWasCreated(t *testing.T) {
 	}
 }
 
-func TestTheSecretOfAPodOfAnOlderVersionIsRecordedAsUnsigned(t *testing.T) {
+func TestAPodOfAnOlderVersionIsRecordedWithAnUnsignedSecret(t *testing.T) {
 	c := makeConversation("ns", "c").Started(0)
 	pod := podOf(c).Ready()
 	delete(pod.Labels, v1alpha1.LabelProtocol) // Parley 0.1.0 did not set this label

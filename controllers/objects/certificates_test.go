@@ -79,7 +79,7 @@ func TestCertificatesAreRenewedBeforeTheyExpire(t *testing.T) {
 // A running session trusts the certificate authority that was current when the session started.
 // Other clients get a new authority late, because the kubelet updates mounted files with a delay.
 // All of them must therefore still trust the archive after one rotation of the authority.
-func TestClientsTrustTheArchiveIfTheyAreAtMostOneRotationApart(t *testing.T) {
+func TestAClientTrustsTheArchiveAcrossOneRotationButNotTwo(t *testing.T) {
 	t.Parallel()
 	now, secret := time.Now(), &corev1.Secret{}
 	states := []map[string][]byte{completed(t, secret, now, true)}

@@ -169,7 +169,7 @@ func TestTheKeyOfAWarmPodIsRefusedForAnotherPod(t *testing.T) {
 	}
 }
 
-func TestASecretWithAForgedClaimOfAWarmPodIsNotAuthentic(t *testing.T) {
+func TestASecretWithAForgedClaimToAWarmPodIsNotAuthentic(t *testing.T) {
 	key := session.NewSnapshotSecret()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}}
 	if err := AddClaim(secret, "uid", Claim{"warm-a", "a"}, key); err != nil || !Authentic(secret, "uid", key) {

@@ -202,7 +202,7 @@ func TestTheWholeContextWindowIsReservedIfTheInputSizeIsUnknown(t *testing.T) {
 
 // Anthropic stores input for an hour at a higher price, and OpenAI charges wrong predictions as
 // output.
-func TestSomeTokensAreReservedAndCountedAtHigherPrices(t *testing.T) {
+func TestCachedInputAndPredictionsAreReservedAndCountedAtHigherPrices(t *testing.T) {
 	t.Parallel()
 	text := strings.Repeat("x", 100_000)
 	for _, c := range []struct {
@@ -567,7 +567,7 @@ func TestCostsCountForTheDayOfTheReservation(t *testing.T) {
 // has a limit of 10 dollars, so the archive refuses the reservation in its background report. A
 // call that begins before the refusal arrives uses the earlier reservation. The cost of this call
 // must stay reserved.
-func TestTheCostOfACallThatBeginsDuringAReportStaysReserved(t *testing.T) {
+func TestACallThatBeginsDuringAReportKeepsItsReservation(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: 10 * session.Dollar})
 	raised := bank.claims

@@ -455,7 +455,7 @@ func TestAllCallsOfAKilledSessionAreCounted(t *testing.T) {
 	}
 }
 
-func TestCallsSucceedIfTheUsageFileCannotBeWritten(t *testing.T) {
+func TestCallsSucceedEvenIfTheUsageFileCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	p := serve(t, newUpstream(t, answerJSON(messagesJSON)).URL, func(o *modelproxy.Options) {
 		o.UsageFile = filepath.Join(dir,

@@ -352,7 +352,7 @@ func waits(pod *corev1.Pod, reason, says string) bool {
 	return w != nil && w.Reason == reason && strings.Contains(w.Message, says)
 }
 
-func TestPodReportsAMissingSecretAndStartsWhenItExists(t *testing.T) {
+func TestPodReportsAMissingSecretAndStartsWhenTheSecretExists(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("misses", "obedient")
 	n.create(pod)

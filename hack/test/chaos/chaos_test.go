@@ -71,7 +71,7 @@ func TestLeakedKeysAreFoundAnywhereInPlainTextAndBase64(t *testing.T) {
 	}
 }
 
-func TestBothValuesArePossibleAfterAWriteWithAnUnknownOutcome(t *testing.T) {
+func TestTheOldAndTheNewValueArePossibleAfterAnUnknownOutcome(t *testing.T) {
 	var p possible[string]
 	p.take("one", accepted)
 	p.take("two", unknown)

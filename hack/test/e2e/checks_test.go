@@ -20,7 +20,7 @@ func TestSessionsGetANetworkPolicyAndAService(t *testing.T)               { chec
 func TestASessionWithAMountedRuntimeNeedsNoInitContainer(t *testing.T)    { check(t, runtimeMounted) }
 func TestARuntimeKilledWithSIGKILLIsRestarted(t *testing.T)               { check(t, runtimeKilled) }
 func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)          { check(t, killedForMemory) }
-func TestASessionReportsThatItsAgentWasKilledForMemory(t *testing.T)      { check(t, agentKilledForMemory) }
+func TestASessionReportsThatItsAgentRanOutOfMemory(t *testing.T)          { check(t, agentKilledForMemory) }
 func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)           { check(t, podDeleted) }
 func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)    { check(t, podDeletedAtWork) }
 func TestAWorkingSessionWithNoVolumeStopsIfItsPodIsDeleted(t *testing.T)  { check(t, podLostAtWork) }
@@ -31,7 +31,7 @@ func TestASessionEndsIfItFillsTheDiskOfItsNode(t *testing.T)              { chec
 func TestPodsLostInANodeShutdownAreReplacedAfterTheShutdown(t *testing.T) { check(t, podsShutDown) }
 func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)       { check(t, sidecarInjected) }
 func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)         { check(t, suspendAndResume) }
-func TestASessionStoppedAndStartedOverHTTPKeepsItsFiles(t *testing.T)     { check(t, stopAndStartOverHTTP) }
+func TestFilesSurviveAStopAndAStartOverHTTP(t *testing.T)                 { check(t, stopAndStartOverHTTP) }
 func TestAnIdleSessionStopsByItself(t *testing.T)                         { check(t, idleStop) }
 func TestAMissingContainerImageIsNamedAtTheStartDeadline(t *testing.T)    { check(t, startDeadline) }
 func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)         { check(t, deletedConversation) }

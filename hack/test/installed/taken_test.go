@@ -17,7 +17,7 @@ import (
 // To create an object that refers to a Conversation or to UserSettings, a process also needs a
 // right on the referenced object. The list checkedElsewhere contains these rights. The test removes
 // each of them, and expects that the process can no longer create such an object.
-func TestCreatingFailsWithoutTheRightOnAReferencedObject(t *testing.T) {
+func TestCreatingAnObjectFailsWithoutTheRightOnAReferencedObject(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"})
 	ada := i.newPerson(namespace(t, "taken"))
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k"}`)

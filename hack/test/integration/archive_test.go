@@ -128,7 +128,7 @@ func TestASessionWithoutItsWorkspaceRestoresItsJournal(t *testing.T) {
 }
 
 // One archive process owns the store. Any number of facades read from this process.
-func TestFacadesReadTheArchiveOfAnotherProcess(t *testing.T) {
+func TestFacadesReadFromASeparateArchiveProcess(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil, says("Done."))
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})

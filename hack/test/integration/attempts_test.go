@@ -55,7 +55,7 @@ func (p *person) awaitRefused(t *testing.T, id, token string, claimed int) {
 }
 
 // A stolen token must be useless after the end of its attempt.
-func TestAnArchiveTokenIsRefusedAfterItsAttempt(t *testing.T) {
+func TestAnArchiveTokenIsRefusedAfterTheEndOfItsAttempt(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil)
 	ada.converse(t, "talk", nil)

@@ -104,7 +104,7 @@ func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 }
 
 // A repeated click or key for one question must not answer the next question.
-func TestThePageApprovesOneQuestionPerAnswer(t *testing.T) {
+func TestThePageApprovesOnlyOneQuestionDespiteRepeatedInput(t *testing.T) {
 	for name, answer := range map[string]func(*browser){
 		"double click": func(b *browser) {
 			place := chromedp.Evaluate[[]float64]("(({ x, y, width, height }) => [x + width / 2, y + height / 2])" +
@@ -173,7 +173,7 @@ func TestThePageReportsThatAQuestionIsNoLongerPending(t *testing.T) {
 }
 
 // After a failed request, the user approves again. The page must send the same idempotency key.
-func TestThePageRepeatsAnAnswerWithTheSameKey(t *testing.T) {
+func TestThePageRepeatsAnAnswerWithTheSameIdempotencyKey(t *testing.T) {
 	f := newStubFacade(t)
 	f.answer = func(userEvent) int { return http.StatusServiceUnavailable }
 	f.emit(session.StateChange(session.StateRunning, ""), runs("1", "ls"), asksAbout("1"))

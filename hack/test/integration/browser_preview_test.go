@@ -45,7 +45,7 @@ func TestThePageShowsTheOutputOfARunningCommand(t *testing.T) {
 	b.checkErrors()
 }
 
-func TestThePageShowsTheTimeOfTheNextRetryOfAModelCall(t *testing.T) {
+func TestThePageShowsTheRetryTimeOfAModelCall(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	const reason = "The model's provider limits the request rate. Next try at 15:04:05 UTC."

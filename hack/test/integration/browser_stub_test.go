@@ -350,7 +350,7 @@ func TestThePageStartsOneConversationDespiteALostResponse(t *testing.T) {
 
 // A session may restart without its journal. The page must then remove the events of the old
 // journal.
-func TestThePageShowsOnlyTheEventsOfANewJournal(t *testing.T) {
+func TestThePageRemovesTheEventsOfALostJournal(t *testing.T) {
 	f := newStubFacade(t)
 	b := f.opens(t, "#/c/c")
 	f.emit(session.UserMessage("Said before.", nil), runs("1", "make"), asksAbout("1"),

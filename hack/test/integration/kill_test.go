@@ -79,7 +79,7 @@ func (w *watcher) watch(ctx context.Context, p *person, id string) error {
 // The test kills the facade, the runtime and the manager while a client writes and a watcher reads.
 // The watcher must get each event exactly once. No acknowledged message may be lost. The archive
 // must contain the same events.
-func TestKillsNeitherLoseNorRepeatEvents(t *testing.T) {
+func TestEventsAreNeitherLostNorRepeatedAfterKills(t *testing.T) {
 	t.Parallel()
 	address := facadeenv.FreeAddress()
 	start := func() *facadeenv.Facade {

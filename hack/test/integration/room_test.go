@@ -15,7 +15,7 @@ import (
 )
 
 // Each message wakes one of the two sessions. The other session is idle and ends to make room.
-func TestTwoSessionsTakeTurnsWithOneSlot(t *testing.T) {
+func TestTwoSessionsAlternateInOneSlot(t *testing.T) {
 	t.Parallel()
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{GenerateName: "one-"},
 		Spec: v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)}}

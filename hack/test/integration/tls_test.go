@@ -30,7 +30,7 @@ func trustingClient(t *testing.T, name string) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name}}}
 }
 
-func TestSessionsTrustOnlyTheManagersAuthorityForTheArchive(t *testing.T) {
+func TestSessionsGetTheAuthorityOfTheArchivesCertificate(t *testing.T) {
 	t.Parallel()
 	response, err := http.Get("https://" + suite.ArchiveAddress)
 	if err == nil {

@@ -61,7 +61,7 @@ func TestAMessageWakesAStoppedSession(t *testing.T) {
 }
 
 // The session may stop before, during or after each message. No message is lost or repeated.
-func TestAMessageSentWhileASessionStopsIsHandledOnce(t *testing.T) {
+func TestAMessageToAStoppingSessionIsHandledOnce(t *testing.T) {
 	t.Parallel()
 	const rounds = 4
 	steps := []string{"One."}
