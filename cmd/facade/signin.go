@@ -15,7 +15,8 @@ func (o *options) addSignInFlags() {
 		"page's client. It is read at each sign-in. Default: the client has no secret.")
 	flag.StringVar(&o.scopes, "oidc-scopes", "openid,profile,email,groups", "The scopes to request, separated by commas.")
 	flag.StringVar(&o.server.SignIn.ExternalURL, "external-url", "", "The https URL at which browsers open the page. "+
-		"Register it with the path /api/signin/callback at the provider. Default: the host of each request.")
+		"At the provider, register the redirect URI: this URL followed by /api/signin/callback. Default: the host of each "+
+		"request.")
 	flag.StringVar(&o.onboardingURL, "onboarding-url", "", "The https URL at which the manager creates the settings of "+
 		"people who sign in. Default: administrators create them.")
 	flag.StringVar(&o.onboardingCA, "onboarding-ca-file", "", "The file with the certificates of the manager's "+

@@ -224,7 +224,7 @@ func (i *identity) choose(given, stored string) (string, error) {
 	names := namesOf(i.Settings)
 	switch {
 	case given != "" && !slices.Contains(names, given):
-		return "", fmt.Errorf("--settings %s: you may use %s", given, orNone(names))
+		return "", fmt.Errorf("--settings %s is not one of your settings: you have %s", given, orNone(names))
 	case given != "":
 		return given, nil
 	case slices.Contains(names, stored):

@@ -36,8 +36,9 @@ Without --facade, a local port is forwarded to the facade until Ctrl-C.`,
 		Args: cobra.MaximumNArgs(1),
 	}, o.run)
 	o.addFlags(cmd)
-	cmd.Flags().Lookup("settings").Usage = "The UserSettings to sign in with if NAME is absent. Write NAMESPACE/NAME " +
-		"with a login, and NAME without one. Default: the settings of the login, or the UserSettings named default."
+	cmd.Flags().Lookup("settings").Usage = "The UserSettings to sign in with if no conversation is given. With a " +
+		"login, write NAMESPACE/NAME; without a login, write only the name. Default: the settings of the login, or the " +
+		"UserSettings named default."
 	_ = cmd.RegisterFlagCompletionFunc("settings", p.complete(&v1alpha1.UserSettingsList{}))
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The local port. Default: a free port.")
 	cmd.Flags().BoolVar(&o.browser, "browser", false, "Open the link in a browser. Default: only if standard output is a "+

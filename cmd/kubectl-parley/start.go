@@ -48,8 +48,8 @@ With a login or $PARLEY_TOKEN, the command uses the facade and needs no rights i
 	f.StringVar(&s.provider, "git-provider", "", "The provider of the repository: github, gitlab, bitbucket or "+
 		"enterprise_sso.")
 	s.addPersonFlags(cmd)
-	cmd.Flags().Lookup("settings").Usage = "The user's UserSettings. Write NAMESPACE/NAME with a login, and NAME " +
-		"without one. Default: the settings of the login, or the UserSettings named default."
+	cmd.Flags().Lookup("settings").Usage = "The user's UserSettings. With a login, write NAMESPACE/NAME; without a " +
+		"login, write only the name. Default: the settings of the login, or the UserSettings named default."
 	f.StringVar(&s.class, "class", "", "The name of the SessionClass. Default: that of the UserSettings.")
 	f.StringVar(&s.agent, "agent", "", "The agent to run. Default: that of the UserSettings.")
 	f.StringVar(&s.model, "model", "", "The model of the agent, as provider/model. Default: that of the UserSettings.")
@@ -132,7 +132,7 @@ func (s *start) await(ctx context.Context, c *cluster, requested *v1alpha1.Conve
 	err := c.follow(ctx, p, requested.Name, func(conv *v1alpha1.Conversation) (bool, error) {
 		last = conv
 		if at := conv.Spec.RestartAt; restartPending(conv) {
-			p.say("restarts when the operator's clock shows %s; this clock is behind the local clock",
+			p.say("restarts when the operator's clock shows %s; the operator's clock is behind the local clock",
 				at.UTC().Format(time.RFC3339))
 		}
 		return hasStarted(conv, requested.Generation)

@@ -87,8 +87,8 @@ func changeSpec(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, fi
 		return err
 	}
 	if manager := before.GitOpsManager(field); manager != "" && !force {
-		return fmt.Errorf("spec.%s is managed by %s, which would revert the change: change it at its source, or use "+
-			"--force", field, manager)
+		return fmt.Errorf("spec.%s is managed by %s, which would revert the change: change the field at its source, "+
+			"or use --force", field, manager)
 	}
 	return c.Patch(ctx, conv, client.MergeFrom(before))
 }

@@ -35,7 +35,7 @@ func (c *cluster) namespaceUsage(ctx context.Context, system, month string) (*se
 		return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil
 	})
 	if at < 0 {
-		return nil, fmt.Errorf("no archive runs in namespace %s: set it with --facade-namespace", system)
+		return nil, fmt.Errorf("no archive runs in namespace %s: set the archive's namespace with --facade-namespace", system)
 	}
 	command, err := usageCommand(&pods.Items[at], c.namespace, month)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *cluster) namespaceUsage(ctx context.Context, system, month string) (*se
 	}
 	usage := &session.SpendUsage{}
 	if err := json.Unmarshal(output, usage); err != nil {
-		return nil, fmt.Errorf("the archive did not print its costs: %w", err)
+		return nil, fmt.Errorf("the archive printed invalid costs: %w", err)
 	}
 	return usage, nil
 }

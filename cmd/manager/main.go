@@ -66,7 +66,7 @@ func main() {
 	flag.StringVar(&o.sessions.ModelsConfigMap, "models-configmap", v1alpha1.ModelsName,
 		"The ConfigMap with the prices of models.")
 	flag.StringVar(&o.sessions.RuntimeImage, "runtime-image", "",
-		"The image with the session runtime, and the default image of sessions.")
+		"The image with the session runtime. It is also the default image of sessions.")
 	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private address ranges that sessions may reach, as CIDRs "+
 		"separated by commas.")
 	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The URL of an MCP server for web search, over "+

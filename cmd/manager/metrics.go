@@ -38,7 +38,7 @@ func authorizeMetrics(cfg *rest.Config, httpClient *http.Client) (metricsserver.
 			defer cancel()
 			code, err := reviewers.review(ctx, r)
 			if err != nil {
-				log.Error(err, "Cannot authorize a reader of metrics with the API server")
+				log.Error(err, "Cannot authorize a request for metrics")
 			}
 			if code != http.StatusOK {
 				http.Error(w, http.StatusText(code), code)

@@ -63,7 +63,8 @@ func (o *Options) Check() error {
 	}
 	for name, prefix := range map[string]string{"username-prefix": o.UsernamePrefix, "groups-prefix": o.GroupsPrefix} {
 		if prefix == "" || strings.HasPrefix(prefix, reserved) || strings.HasPrefix(reserved, prefix) {
-			return fmt.Errorf("--oidc-%s must not be empty, and names with this prefix must not begin with %s", name, reserved)
+			return fmt.Errorf("--oidc-%s must not be empty, must not begin with %s, and must not be the beginning of %[2]s",
+				name, reserved)
 		}
 	}
 	return nil

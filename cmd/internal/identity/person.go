@@ -48,12 +48,12 @@ func (o *Options) person(encoded string, token *oidc.IDToken) (*Person, error) {
 		return nil, fmt.Errorf("the token has no name in the claim %s", o.UsernameClaim)
 	}
 	if strings.HasPrefix(username, reserved) {
-		return nil, fmt.Errorf("the name in the claim %s of the token begins with %s", o.UsernameClaim, reserved)
+		return nil, fmt.Errorf("the name in the token's claim %s must not begin with %s", o.UsernameClaim, reserved)
 	}
 	claim, sent := claims["email_verified"]
 	verified := isTrue(claim)
 	if o.UsernameClaim == "email" && !verified && (sent || !o.AllowUnverifiedEmail) {
-		return nil, errors.New("the claim email_verified of the token is not true")
+		return nil, errors.New("the token's claim email_verified must be true")
 	}
 	person := &Person{Username: o.UsernamePrefix + username, Expires: token.Expiry, Nonce: token.Nonce}
 	if email := ""; verified && json.Unmarshal(claims["email"], &email) == nil {

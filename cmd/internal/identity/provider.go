@@ -74,7 +74,7 @@ type limitedTransport struct {
 
 func (t *limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet && !t.reads.Allow() {
-		return nil, errors.New("too many requests for the keys of the OpenID provider")
+		return nil, errors.New("the rate limit for requests to the OpenID provider is reached")
 	}
 	return t.next.RoundTrip(r)
 }

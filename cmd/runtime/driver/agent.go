@@ -260,7 +260,7 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	}
 	events, seq, err := d.translator.take(notification.Update)
 	if err != nil {
-		d.Log.Warn("an update of the agent cannot be parsed", "error", err)
+		d.Log.Warn("an update from the agent cannot be parsed", "error", err)
 		return
 	}
 	events = slices.DeleteFunc(events, func(e session.Event) bool { return d.superfluous(&e) })

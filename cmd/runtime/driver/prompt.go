@@ -70,9 +70,9 @@ func (d *Driver) aboutRepository() string {
 	}
 	text += fmt.Sprintf(" is in %s.", d.Dir)
 	if err == nil && remote.User != "" && r.TokenFile != "" {
-		text += " git works with this host without a password. To open a pull request, commit to a branch of its own and " +
-			"use the tool create_pull_request. The tool comment adds comments. The tool read_git_host reads comments, issues " +
-			"and checks."
+		text += " git works with this host without a password. To open a pull request, commit to a separate branch and " +
+			"use the tool `create_pull_request`. The tool `comment` adds comments. The tool `read_git_host` reads comments, " +
+			"issues and checks."
 	}
 	if ptr.Deref(d.Doc.Settings.ExposeGitTokenToAgent, false) && r.TokenFile != "" {
 		text += " The variable " + session.TokenVariable(r.Provider) + " holds the host's token for other programs."

@@ -271,7 +271,7 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 		case <-changed:
 		case <-grace:
 			d.agent.stop()
-			return failedTurn("the agent did not stop when asked to and was terminated")
+			return failedTurn("the agent was terminated, because it did not stop after a cancel request")
 		case <-idle:
 			return ending{idle: true}
 		case <-ctx.Done():
