@@ -82,7 +82,7 @@ func parseAgent(name, text string) (Agent, error) {
 		return agent, err
 	}
 	if agent.Name != name {
-		return agent, fmt.Errorf("name: is %q, but must equal the key of the entry", agent.Name)
+		return agent, fmt.Errorf("name: is %q, but must equal the key %q in the ConfigMap", agent.Name, name)
 	}
 	return agent, agent.validate()
 }

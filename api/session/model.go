@@ -26,7 +26,7 @@ type ModelSettings struct {
 }
 
 // errModel has no details, because they might quote a key.
-var errModel = errors.New("the model settings were altered, or encrypted for a different start of the session")
+var errModel = errors.New("the model settings were altered, or encrypted with another key")
 
 // NewCipher returns an AES-256-GCM cipher. The key must have SnapshotKeySize bytes.
 func NewCipher(key []byte) (cipher.AEAD, error) {

@@ -54,9 +54,9 @@ func taskPrompt(t *v1alpha1.SuggestedTask) string {
 			"same branch. %s",
 			p.request, t.IssueNumber, t.Repo, t.Title, p.checks, access)
 	case v1alpha1.UnresolvedComments:
-		return fmt.Sprintf("The %s #%d of %s on %s, %q, has review comments that are not resolved. Check out its branch, "+
-			"read each comment, change the code where it asks for it, answer where a change is not right, run the tests, "+
-			"commit and push to the same branch. %s",
+		return fmt.Sprintf("The %s #%d of %s on %s, %q, has review comments that are not resolved. Check out its branch "+
+			"and read each comment. Make the changes that the comments request. If a requested change is not right, answer "+
+			"the comment instead. Run the tests, commit and push to the same branch. %s",
 			p.request, t.IssueNumber, t.Repo, p.name, t.Title, access)
 	default: // v1alpha1.OpenIssue
 		return fmt.Sprintf("Work on issue #%d of %s on %s, %q. Read it and its discussion, find what has to change, make "+

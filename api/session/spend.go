@@ -171,8 +171,8 @@ func (l LimitState) Refusal() string {
 
 // Notice is the message for a user who is near a limit.
 func (l LimitState) Notice() string {
-	return fmt.Sprintf("%s of the spending limit of %s per %s for this %s are spent or reserved; the limit resets %s",
-		l.Spent.Cents(), l.Limit.Cents(), l.Period, l.Scope, l.Resets.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("spending limit of %s per %s for this %s: %s spent or reserved; resets %s",
+		l.Limit.Cents(), l.Period, l.Scope, l.Spent.Cents(), l.Resets.UTC().Format(time.RFC3339))
 }
 
 // UsageSubject is the subject of tokens for AudienceUsage. Such a token does not belong to a single

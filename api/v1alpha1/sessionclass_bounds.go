@@ -80,7 +80,7 @@ func (s *SessionClassSpec) checkImages(settings *UserSettingsSpec, forbid func(n
 		}
 	}
 	if s.Spend != nil && settings.SandboxRuntimeContainerImage != nil {
-		forbid("sandboxRuntimeContainerImage", "no runtime image of a user, because it has spending limits")
+		forbid("sandboxRuntimeContainerImage", "no runtime image in settings, because the class has spending limits")
 	}
 }
 

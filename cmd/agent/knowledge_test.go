@@ -71,7 +71,7 @@ func TestInstructionsFitIntoASmallContextWindow(t *testing.T) {
 	if len(rules) > 16000/8*3+1000 || !strings.Contains(rules, "Begin.") || !strings.Contains(rules, "End.") {
 		t.Errorf("the model gets instructions of %d characters", len(rules))
 	}
-	if n := len(c.find(acp.MetaNotice, "its context has room for 5 KiB of them")); n != 1 {
+	if n := len(c.find(acp.MetaNotice, "the model's context has room for only 5 KiB of them")); n != 1 {
 		t.Errorf("the user was told %d times: %s", n, c.received())
 	}
 }

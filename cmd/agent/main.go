@@ -114,7 +114,7 @@ func parse(args []string) (loop.Options, error) {
 		return err
 	})
 	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 means unknown: "+
-		"the agent then assumes 128000 until an error of the provider names the window")
+		"the agent then assumes 128000 until the provider reports the window in an error")
 	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; if false, "+
 		"the turn ends")
 	flags.BoolVar(&options.Confirm, "confirm", false, "ask the user to confirm each action that changes something")

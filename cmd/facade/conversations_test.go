@@ -119,8 +119,8 @@ func TestAnExistingConversationIsJoined(t *testing.T) {
 		return jsonOf(t, fields)
 	}
 	ada.post(t, "/api/conversations", body(`{}`)).wants(t, 200)
-	const clash = `{"detail": "A different conversation with this ID exists: choose another ID, or send ` +
-		`only the ID to join your own conversation"}`
+	const clash = `{"detail": "A different conversation with this ID exists: choose another ID. If the ` +
+		`conversation is yours, send only the ID to join it"}`
 	t.Run("the same request joins", func(t *testing.T) {
 		ada.post(t, "/api/conversations", body(`{}`)).wants(t, 200).says(t,
 			`{"status": "ok", "conversation_id": "talk", "message": null, "conversation_status": "STARTING"}`)

@@ -64,12 +64,12 @@ func main() {
 		"changes.")
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second,
-		"How long to serve requests on shutdown after /ready starts to fail.")
+		"How long the facade serves requests on shutdown while /ready already fails.")
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose users are served, separated by commas. "+
 		"Default: all.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins that may call the API, separated by commas; * allows any.")
-	flag.StringVar(&o.trustedProxies, "trusted-proxies", "", "Addresses of proxies, as CIDRs separated by commas, whose "+
-		"X-Forwarded-Proto and X-Forwarded-For headers are trusted.")
+	flag.StringVar(&o.trustedProxies, "trusted-proxies", "", "Proxies whose X-Forwarded-Proto and X-Forwarded-For "+
+		"headers are trusted, as IP addresses or CIDRs separated by commas.")
 	flag.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "parley-system"),
 		"The operator's namespace, with the ConfigMaps of agents and models. Default: $POD_NAMESPACE.")
 	flag.StringVar(&o.agents, "agents-configmap", v1alpha1.AgentCatalogueName,

@@ -123,7 +123,7 @@ func TestASessionAboveItsSpendingLimitShowsTheReason(t *testing.T) {
 		t.Errorf("the model got %d calls", got)
 	}
 	notices := strings.Join(p.notices(t), "\n")
-	if !strings.Contains(notices, "of the spending limit of $0.25 per month") {
+	if !strings.Contains(notices, "spending limit of $0.25 per month for this user: ") {
 		t.Errorf("the notices are %s", notices)
 	}
 	eventually(t, "nothing is reserved", func() bool { return p.spent(t).Reserved == 0 })

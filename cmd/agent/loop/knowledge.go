@@ -87,8 +87,8 @@ func (r *reader) read(name string) string {
 		return ""
 	}
 	if info.Size() > maxInstructions {
-		r.problem("%s has more than %d KiB. The model gets only the beginning and the end of its first %d KiB.", name,
-			maxInstructions>>10, 4*maxInstructions>>10)
+		r.problem("%s has more than %d KiB. The agent reads the first %d KiB, and the model gets only the beginning and "+
+			"the end of this part.", name, maxInstructions>>10, 4*maxInstructions>>10)
 	}
 	content, _ := io.ReadAll(io.LimitReader(file, 4*maxInstructions)) // use as much as can be read
 	text := strings.TrimPrefix(strings.ReplaceAll(string(content), "\r\n", "\n"), "\uFEFF")
@@ -217,7 +217,7 @@ func (s *Session) instructions() (text, notice string) {
 		return s.state.instructions, ""
 	}
 	return tools.Cut(s.state.instructions, limit), fmt.Sprintf("The model gets only the beginning and the end of the "+
-		"repository's general instructions: its context has room for %d KiB of them.", limit>>10)
+		"repository's general instructions: the model's context has room for only %d KiB of them.", limit>>10)
 }
 
 // learn adds a file to the learned files, unless the history contains it or has no room for it.
@@ -234,8 +234,8 @@ func (s *Session) learn(learned []turnlog.Knowledge, r *reader, file instruction
 		size += len(other.Text)
 	}
 	if size > limit {
-		r.problem("The model does not get %s: its context has room for %d KiB of the repository's instructions.", file.name,
-			limit>>10)
+		r.problem("The model does not get %s: the model's context has room for only %d KiB of the repository's "+
+			"instructions.", file.name, limit>>10)
 		return learned
 	}
 	return append(learned, turnlog.Knowledge{Name: file.name, Text: heading + "\n\n" + file.text})

@@ -15,9 +15,9 @@ import (
 const bashDescription = `Run a command in a persistent shell: its directory, variables and functions stay from call ` +
 	`to call; options such as set -e apply to one call.
 - The output is cut in the middle beyond 30,000 characters.
-- A command that exceeds its timeout keeps running, and the result says so. Then call again with is_input: an ` +
+- A command that exceeds its timeout keeps running, and the result says so. Then call again with is_input=true: an ` +
 	`empty command continues to wait, "C-c" interrupts, any other text is sent to the standard input of the command if ` +
-	`it was started with interactive.
+	`it was started with interactive=true.
 - Start servers and other long work in the background: command > file.log 2>&1 &`
 
 // maxWords limits how many words of a command the function paths returns.
@@ -61,9 +61,9 @@ func (s *Shell) tool() *Tool {
 			"command": text("The command, or the input for the running command."),
 			"timeout": map[string]any{"type": "number", "description": "Seconds to wait for the command. Default: 120."},
 			"interactive": map[string]any{"type": "boolean", "description": "Keep the command's standard input open, so that " +
-				"is_input can send to it. Otherwise it is empty."},
-			"is_input": map[string]any{"type": "boolean", "description": "The command is input for the command that is still " +
-				"running."},
+				"calls with is_input=true can write to it. Otherwise, the standard input is empty."},
+			"is_input": map[string]any{"type": "boolean", "description": "Send the text in command as input to the command " +
+				"that is still running."},
 		})},
 		describe: func(input json.RawMessage) Description {
 			var in bashInput
@@ -122,8 +122,8 @@ func (s *Shell) await(ctx context.Context, timeout time.Duration) Outcome {
 		return outcome
 	}
 	if !done {
-		note := fmt.Sprintf("\n[The command is still running after %v. Call again with is_input: an empty command "+
-			"continues to wait, C-c interrupts.]", timeout)
+		note := fmt.Sprintf("\n[The command is still running after %v. Call again with is_input=true: an empty "+
+			"command continues to wait, C-c interrupts.]", timeout)
 		outcome := s.report(process, note, bashOutput{Running: true})
 		outcome.Waiting = true
 		return outcome
@@ -177,13 +177,13 @@ func (s *Shell) sendInput(in bashInput) *Outcome {
 	case s.running == nil:
 		return new(failed("No command is running, so there is none to send input to."))
 	case !bool(in.IsInput) && in.Command != "":
-		return new(failed("A command is still running, so this call was not executed. Call with is_input: an empty command " +
-			"continues to wait, C-c interrupts."))
+		return new(failed("A command is still running, so this call was not executed. Call with is_input=true: an empty " +
+			"command continues to wait, C-c interrupts."))
 	case in.Command == "C-c":
 		s.interrupt()
 	case in.Command == "":
 	case s.running.input == nil:
-		return new(failed("The running command was not started with interactive: it accepts only C-c."))
+		return new(failed("The running command was not started with interactive=true, so it accepts only C-c."))
 	default:
 		if _, err := fmt.Fprintln(s.running.input, in.Command); err != nil {
 			return new(failed("The input could not be sent: %v", err))

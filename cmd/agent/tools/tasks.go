@@ -36,11 +36,12 @@ func (t *Tasks) tool() *Tool {
 	}}
 	return &Tool{
 		Tool: llm.Tool{Name: TasksName,
-			Description: "Maintain a task list, which the user sees. Use it for work with several steps: plan writes the " +
-				"whole list, view shows it. Keep one task in_progress, and set it to done as soon as it is finished.",
+			Description: "Maintain a task list, which the user sees. Use it for work with several steps. The command " +
+				"plan writes the whole list, and the command view shows the list. Keep one task in_progress, and set " +
+				"it to done as soon as it is finished.",
 			Schema: schema([]any{"command"}, map[string]any{
 				"command":   map[string]any{"type": "string", "enum": []any{"view", commandPlan}},
-				"task_list": map[string]any{"type": "array", "items": item, "description": "The whole list, for plan."},
+				"task_list": map[string]any{"type": "array", "items": item, "description": "For plan: the whole list."},
 			})},
 		describe: func(json.RawMessage) Description { return Description{Title: "Task list", Kind: kindThink} },
 		run:      t.run,

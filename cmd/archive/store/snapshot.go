@@ -33,7 +33,7 @@ const (
 var (
 	// ErrOtherSnapshot refuses to replace the stored snapshot. An attempt may replace it only if
 	// the attempt has restored or written it. Otherwise, the files in it would be lost.
-	ErrOtherSnapshot = errors.New("the archive has a snapshot that this attempt did not restore")
+	ErrOtherSnapshot = errors.New("cannot replace the stored snapshot: this attempt neither restored nor wrote it")
 	// ErrNoSnapshot refuses an invalid snapshot or chunk.
 	ErrNoSnapshot = errors.New("the snapshot is invalid, or some of its chunks are missing")
 )

@@ -124,9 +124,10 @@ func SecretConflicts(err error, names rest.EntryNames) []rest.Detail {
 		if !strings.HasSuffix(cause.Field, "Ref") {
 			continue
 		}
-		msg := "A Secret with this name exists and is not a user's key: remove or rename it"
+		msg := "A Secret with this name exists and is not a user's key: delete this Secret, or recreate it with another name"
 		if name := secretName.FindStringSubmatch(cause.Message); name != nil {
-			msg = "The Secret " + name[1] + " exists and is not a user's key: remove or rename it"
+			msg = "The Secret " + name[1] + " exists and is not a user's key: delete this Secret, or recreate it with " +
+				"another name"
 		}
 		details = append(details, rest.Detail{Type: "secret_conflict", Loc: rest.LocationOf(cause.Field, names), Msg: msg})
 	}

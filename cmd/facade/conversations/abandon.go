@@ -35,8 +35,8 @@ func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 func (s *Service) abandonUnknown(ctx context.Context, c *v1alpha1.Conversation) bool {
 	if s.deletions.Add(1) > maxUnknown {
 		s.deletions.Add(-1)
-		logf.FromContext(ctx).Info("Too many deletions of unconfirmed Conversations are running; skipping one",
-			"namespace", c.Namespace, "conversation", c.Name)
+		logf.FromContext(ctx).Info("Cannot delete a Conversation whose creation was not confirmed: too many such "+
+			"deletions are running", "namespace", c.Namespace, "conversation", c.Name)
 		return false
 	}
 	go func() {

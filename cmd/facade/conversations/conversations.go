@@ -31,7 +31,7 @@ var (
 	// idTaken reveals nothing about the existing conversation, because it may belong to another
 	// user.
 	idTaken = answer.Refuse(http.StatusConflict, "A different conversation with this ID exists: "+
-		"choose another ID, or send only the ID to join your own conversation")
+		"choose another ID. If the conversation is yours, send only the ID to join it")
 )
 
 // own finds a conversation of the user. It returns "not found" for conversations of other users.

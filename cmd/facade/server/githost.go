@@ -23,8 +23,8 @@ const maxAsked = 3
 
 // noSession is the response if no session can call the git host. The facade itself has no token of
 // the host.
-var noSession = answer.Refuse(http.StatusServiceUnavailable, "Parley reads the git host through a running "+
-	"conversation with a repository, and none is running: start one, or enter the repository's name")
+var noSession = answer.Refuse(http.StatusServiceUnavailable, "No running conversation can read the git "+
+	"host: start a conversation with a repository, or enter the repository's name")
 
 // hostOperations are the operations that read from a git host. A running session of the user calls
 // the host, because only the session has the token.

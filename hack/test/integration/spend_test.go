@@ -57,7 +57,8 @@ func TestASpendingLimitEndsTheTurn(t *testing.T) {
 	if got := len(ada.model.Requests()); got != 1 {
 		t.Errorf("the model got %d calls", got)
 	}
-	if all := fmt.Sprint(ada.events(t, "talk")); !strings.Contains(all, "of the spending limit of $0.25 per day") {
+	all := fmt.Sprint(ada.events(t, "talk"))
+	if !strings.Contains(all, "spending limit of $0.25 per day for this user: ") {
 		t.Errorf("no notice says that the limit is near: %s", all)
 	}
 
