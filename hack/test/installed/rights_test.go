@@ -62,7 +62,7 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 
 // checkedElsewhere lists rights that the API server or the webhook checks during requests for other
 // objects. No audited request shows that these rights are used.
-// TestCreatingFailsWithoutTheRightOnAReferencedObject tests them.
+// TestCreatingAnObjectFailsWithoutTheRightOnAReferencedObject tests them.
 var checkedElsewhere = []string{"update conversations/finalizers.parley.dev",
 	"update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
 
