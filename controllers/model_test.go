@@ -122,7 +122,8 @@ func TestAChangedModelIsSentToRunningSessions(t *testing.T) {
 	stop()
 	before := len(testenv.Writes(t, auditDir, managerUser, ns))
 	stop = archive.manager(t, ns)
-	// The restarted manager compares the models of all sessions, and sends only this change.
+	// The restarted manager compares the models of all sessions. It sends the following change once
+	// to each session, and nothing else.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMBaseURL = ptr.To("https://llm.example.com") })
 	await(t, func() error { // one change for each session
 		if got := archive.sends(t, ns); got != "4 uploads, 4 patches" {

@@ -29,7 +29,7 @@ func certificate(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-func TestACABundleMustHoldValidCertificates(t *testing.T) {
+func TestTheCABundleMustContainValidCertificates(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	one, two := certificate(t), certificate(t)
 	block := func(kind, text string) string {

@@ -102,9 +102,9 @@ func (s *run) leave() {
 	}
 }
 
-// ending returns the session's changes and cost. The comparison of a large repository cannot be
-// cancelled, so ending stops waiting for it after two thirds of the remaining time. The last third
-// is for the upload.
+// ending returns the session's changes and cost. To find the changes, it compares the repository
+// with its start. The comparison cannot be cancelled, so the function waits for it at most two
+// thirds of the remaining time. The last third is for the upload.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	unrestored := s.unrestored || s.files == nil

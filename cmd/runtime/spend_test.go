@@ -46,8 +46,9 @@ func (p *scratchPod) ledgerHas(t *testing.T, model *scriptedmodel.Server) {
 	})
 }
 
-// The session is stopped, killed and restarted in its container. Its agent deletes all files that
-// it can reach. The ledger still has the costs that the model counted.
+// The session is stopped, killed and restarted in its container, and its agent deletes all files
+// that it can reach. Afterwards, the ledger still contains the cost of every call that the stub of
+// the model received.
 func TestTheLedgerContainsTheCostsOfModelCalls(t *testing.T) {
 	t.Parallel()
 	for name, limits := range map[string]session.SpendLimits{"unlimited": {}, "limited": {Day: 50 * session.Dollar}} {

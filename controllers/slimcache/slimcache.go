@@ -54,8 +54,8 @@ const annotationTruncated = "parley.dev/truncated"
 // Truncated reports whether the cache truncated the spec of an object.
 func Truncated(o metav1.Object) bool { return o.GetAnnotations()[annotationTruncated] != "" }
 
-// Transform bounds the size of an object, whatever its fields hold. Only administrators write
-// SessionClasses, so their specs stay complete.
+// Transform bounds the size of an object, whatever its fields hold. It does not truncate the specs
+// of SessionClasses, because only administrators write them.
 func Transform(object any) (any, error) {
 	o, ok := object.(metav1.Object)
 	if !ok {
@@ -128,8 +128,8 @@ func trimConversation(c *v1alpha1.Conversation) {
 	}
 }
 
-// trimSettings truncates a large spec. It drops the tool servers and the custom secrets. The new
-// MCPConfig refers to all Secrets of the complete spec.
+// trimSettings truncates a large spec. It replaces the tool servers and the custom secrets with an
+// MCPConfig that contains only references: to the Secrets that the complete spec uses.
 func trimSettings(settings *v1alpha1.UserSettings) {
 	if spec := &settings.Spec; isLarge(spec) {
 		spec.MCPConfig = secretsOnly(settings.SecretReferences(), maxSettingsSecrets)

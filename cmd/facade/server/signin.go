@@ -26,7 +26,7 @@ var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requ
 const (
 	// maxSignIn limits the body of an unauthenticated request.
 	maxSignIn = 8 << 10
-	// maxRecords limits the concurrent writes of a sign-out.
+	// maxRecords is the number of records that one sign-out writes at the same time.
 	maxRecords = 8
 )
 

@@ -79,7 +79,7 @@ func TestTokensAreSentOverHTTPSOnly(t *testing.T) {
 	}
 }
 
-func TestOnlyTheUserCanReadALogin(t *testing.T) {
+func TestOnlyTheUserCanReadTheLoginFile(t *testing.T) {
 	store := signIn(t, openid.StartDevice(t))
 	if err := os.Chmod(store.dir, 0o755); err != nil {
 		t.Fatal(err)

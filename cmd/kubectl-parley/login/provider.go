@@ -77,8 +77,8 @@ func (l *Login) discover(ctx context.Context) (*provider, error) {
 		verifier: found.Verifier(&oidc.Config{ClientID: l.ClientID}), revocation: published.Revocation}, nil
 }
 
-// SignIn completes a login. Before the call, the login names a facade, an issuer, a client and
-// scopes. The person has to enter the shown code at the provider.
+// SignIn signs a person in. The caller must first set the facade, the issuer, the client and the
+// scopes of l. The person has to enter the shown code at the provider.
 func (l *Login) SignIn(ctx context.Context, show Prompt) error {
 	ctx = oidc.ClientContext(ctx, client)
 	p, err := l.discover(ctx)

@@ -480,7 +480,7 @@ func TestAQuestionShowsTheWholeInput(t *testing.T) {
 }
 
 // An agent may announce one action and request permission for another action with the same ID.
-func TestAQuestionShowsTheRequestedActionNotTheAnnouncedOne(t *testing.T) {
+func TestAQuestionShowsTheActionOfThePermissionRequest(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(
 		`raw {"sessionUpdate":"tool_call","toolCallId":"k","title":"run","kind":"execute","status":"pending",`+

@@ -15,7 +15,8 @@ const FromEnvironment = "--from-environment"
 const (
 	parleyPrefix = "PARLEY_"
 	secretPrefix = "PARLEY_SECRET_"
-	// imagePrefix precedes the names of the image's variables in the session's environment.
+	// imagePrefix is added to the names of the image's variables, so that the supervisor and the
+	// runtime ignore them.
 	imagePrefix = "PARLEY_IMAGE_"
 )
 
