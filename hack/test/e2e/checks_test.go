@@ -33,7 +33,7 @@ func TestAnInjectedSidecarDoesNotHideTheEndOfASession(t *testing.T)       { chec
 func TestASuspendedSessionResumesOnTheSameWorkspace(t *testing.T)         { check(t, suspendAndResume) }
 func TestFilesSurviveAStopAndAStartOverHTTP(t *testing.T)                 { check(t, stopAndStartOverHTTP) }
 func TestAnIdleSessionStopsByItself(t *testing.T)                         { check(t, idleStop) }
-func TestAMissingContainerImageIsNamedAtTheStartDeadline(t *testing.T)    { check(t, startDeadline) }
+func TestTheStatusReportsAMissingImageAtTheStartDeadline(t *testing.T)    { check(t, startDeadline) }
 func TestADeletedConversationLeavesNoObjectsOrFiles(t *testing.T)         { check(t, deletedConversation) }
 func TestAPipelineRunsAOneShotConversationOverHTTP(t *testing.T)          { check(t, pipeline) }
 func TestTwoHundredPeopleAreOnboardedWithinAMinute(t *testing.T)          { check(t, onboardPeople) }
