@@ -147,6 +147,19 @@ func (w *warmth) awaitRunning(name string) *v1alpha1.Conversation {
 	return awaitState(w.T, w.namespace, name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
+// suspendRunning runs a session in a warm pod, refills the pool and then suspends the session. It
+// returns the Conversation as it was while the session ran.
+func (w *warmth) suspendRunning(name string) *v1alpha1.Conversation {
+	w.Helper()
+	w.manage()
+	w.awaitReady(1)
+	w.start(name)
+	running := w.awaitRunning(name)
+	w.awaitReady(1)
+	change(w.T, running.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	return running
+}
+
 // podOf returns the only pod that a Conversation owns.
 func (w *warmth) podOf(c *v1alpha1.Conversation) *corev1.Pod {
 	w.Helper()
@@ -247,12 +260,7 @@ func TestASessionStartsColdIfNoWarmPodFits(t *testing.T) {
 func TestAWakingSessionGetsAWarmPod(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
-	w.manage()
-	w.awaitReady(1)
-	w.start("c")
-	first := w.awaitRunning("c")
-	w.awaitReady(1)
-	change(t, first.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	first := w.suspendRunning("c")
 	awaitState(t, w.namespace, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 	change(t, first.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
 	second := w.awaitRunning("c")
@@ -265,12 +273,7 @@ func TestAWakingSessionGetsAWarmPod(t *testing.T) {
 // This test is not parallel, so that the start is fast. The first write records the new attempt.
 func TestAWakeCostsFourWritesOfTheManager(t *testing.T) {
 	w := newWarmth(t, 1)
-	w.manage()
-	w.awaitReady(1)
-	w.start("c")
-	first := w.awaitRunning("c")
-	w.awaitReady(1)
-	change(t, first.DeepCopy(), func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	first := w.suspendRunning("c")
 	await(t, func() error {
 		c := &v1alpha1.Conversation{}
 		err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(first), c)

@@ -173,8 +173,8 @@ func (d *Document) RequestedSettings() *v1alpha1.UserSettingsSpec {
 }
 
 // DocumentDigestVariable is the pod's environment variable with the digest of the session document.
-// The runtime compares the digest, because somebody may replace the session Secret before the
-// kubelet mounts it.
+// The runtime compares the digest, because a user may replace the session Secret before the kubelet
+// mounts it.
 const DocumentDigestVariable = "PARLEY_DOCUMENT_DIGEST"
 
 // DocumentDigest returns the digest of an encoded Document.

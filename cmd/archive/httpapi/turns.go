@@ -21,7 +21,7 @@ const (
 	// report every three seconds.
 	reportRate, reportBurst = 1.0 / 3, 20
 	// maxTurnReaders limits the concurrent requests for the list of outcomes. A low limit suffices,
-	// because only one manager is active, and nobody else requests the list.
+	// because only one manager is active, and only the manager requests the list.
 	maxTurnReaders = 8
 )
 

@@ -142,7 +142,7 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), port), Path: call.Path,
 		RawQuery: call.Query.Encode()}
 	// If the session has a certificate, the manager writes an https URL into the status. The facade
-	// then never falls back to http. Only the manager can write the status, so nobody else can make
+	// then never falls back to http. Only the manager can write the status, so a user cannot make
 	// the facade use http.
 	if strings.HasPrefix(c.Status.URL, "https:") {
 		target.Scheme, target.Host = "https", net.JoinHostPort(hostOf(string(c.UID), address), port)

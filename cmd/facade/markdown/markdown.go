@@ -56,8 +56,8 @@ func Render(text string) string {
 func Plain(text string) string { return "<pre>" + html.EscapeString(text) + "</pre>" }
 
 // links renders links and images. It returns write errors, so the conversion stops at the size
-// limit. Images become links: if the page loaded them, the author of a text could learn who reads
-// it.
+// limit. Images become links: if the page loaded them, the author of a text could identify its
+// readers.
 type links struct{}
 
 func (links) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {

@@ -237,10 +237,9 @@ func (i *installation) startFacades(ctx context.Context) error {
 // they are ready.
 func (i *installation) startReplicas(ctx context.Context, port string, into *[]*supervised,
 	describe func(n int, address string) cluster.Process) error {
-	var backends []string
-	for n := range replicas {
-		backends = append(backends, i.plane.Ports.Address(portOf(port, n)))
-		k, err := supervise(describe(n, backends[n]), i.logs())
+	backends := i.replicaAddresses(port)
+	for n, address := range backends {
+		k, err := supervise(describe(n, address), i.logs())
 		if err != nil {
 			return err
 		}
@@ -252,6 +251,13 @@ func (i *installation) startReplicas(ctx context.Context, port string, into *[]*
 	}
 	i.services = append(i.services, s)
 	return awaitAll(ctx, *into)
+}
+
+func (i *installation) replicaAddresses(port string) (addresses []string) {
+	for n := range replicas {
+		addresses = append(addresses, i.plane.Ports.Address(portOf(port, n)))
+	}
+	return addresses
 }
 
 func awaitAll(ctx context.Context, processes []*supervised) error {

@@ -125,7 +125,7 @@ func (i *installation) startTenant(ctx context.Context) (*tenantProcess, error) 
 	}
 	dir := filepath.Join(i.dir, tenantName)
 	options, err := json.Marshal(tenantOptions{Kubeconfig: i.parley.Kubeconfig(tenantName),
-		AdminKubeconfig: i.adminKubeconfig(), Facades: i.services[len(i.services)-1].backends,
+		AdminKubeconfig: i.adminKubeconfig(), Facades: i.replicaAddresses(facadePort),
 		SessionProgram: i.sessionProgram(), Dir: dir, Attacks: i.attacks})
 	if err != nil {
 		return nil, err
