@@ -4,13 +4,11 @@ package fakekubelet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,8 +112,7 @@ func (k *Kubelet) work(ctx context.Context) {
 		if err == nil && found {
 			err = k.step(ctx, object.(*corev1.Pod).DeepCopy(), key)
 		}
-		caused := apierrors.IsNotFound(err) || apierrors.IsConflict(err) // an event follows and queues the pod again
-		if err != nil && (!caused || errors.Is(err, errNoSecret)) {
+		if err != nil {
 			k.queue.AddAfter(key, retryAfter)
 		}
 		k.queue.Done(key)

@@ -3,7 +3,6 @@ package fakekubelet
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -108,7 +107,7 @@ func (w *WarmPods) knows(pod *corev1.Pod) bool {
 func (w *WarmPods) add(ctx context.Context, c client.Client, pod *corev1.Pod) (string, error) {
 	secret := &corev1.Secret{}
 	if err := c.Get(ctx, client.ObjectKeyFromObject(pod), secret); err != nil {
-		return "", fmt.Errorf("read the Secret of a warm pod: %w", errors.Join(errNoSecret, err))
+		return "", fmt.Errorf("read the Secret of a warm pod: %w", err)
 	}
 	key, err := base64.StdEncoding.DecodeString(string(secret.Data[session.BindKeyFile]))
 	if err != nil {
@@ -139,9 +138,6 @@ func (w *WarmPods) serveAt(address string, pod *warmPod) bool {
 	go func() { _ = w.server.Serve(pod.listener) }()
 	return true
 }
-
-// errNoSecret says that a container waits for its Secret. The kubelet retries.
-var errNoSecret = errors.New("the container waits for its Secret")
 
 func (w *WarmPods) forget(name types.NamespacedName) {
 	w.mu.Lock()
