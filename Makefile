@@ -43,7 +43,7 @@ test: k8s ## Run all tests, including those against a real API server.
 		(cd $$module && $(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...); done
 
 # Packages that run in a cluster. The race detector needs cgo, so these builds share no cache with others.
-RACE = $(patsubst %,./%/...,$(wildcard controllers webhook cmd/facade cmd/archive cmd/runtime cmd/agent))
+RACE = $(patsubst %,./%/...,$(wildcard controllers webhook cmd/facade cmd/archive cmd/runtime cmd/agent cmd/internal))
 # CI uses the race detector only for these packages: they need no API server and have the most
 # concurrency.
 RACE_SAMPLE = ./controllers/queue ./cmd/internal/... ./cmd/archive/... ./cmd/facade/auth ./cmd/facade/live \

@@ -128,7 +128,8 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			return granted, false, err
 		}
 	}
-	decided := false // whether this call, not an earlier call with the same Sequence, has decided
+	decided := false                // whether this call, not an earlier call with the same Sequence, has decided
+	var noticed *session.LimitState // the notice that this call has written to the ledger
 	for range changeTries {
 		var of ownerAmounts
 		err = s.changeLedger(ctx, by, month, func(l *ledger) (bool, error) {
@@ -138,7 +139,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			case err != nil:
 				return false, err
 			case isNew || decided && p.Sequence == report.Sequence:
-				l.withdraw(granted.Notice, today, by.Namespace)
+				l.withdraw(noticed, today, by.Namespace)
 				granted, decided = l.grant(p, by, report, now, others), true
 			default:
 				granted = l.repeated(p, report)
@@ -151,6 +152,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 		if err != nil {
 			return granted, false, err
 		}
+		noticed = granted.Notice
 		// The namespace's limit must not refuse a reservation that covers only calls in flight,
 		// because they were sent with an earlier grant. asks is true if the reservation is larger
 		// than the cost of these calls.

@@ -257,6 +257,26 @@ func TestUsersGetOneNoticePerPeriodIfALimitIsNear(t *testing.T) {
 	}
 }
 
+func TestOnlyOneOfTwoReplicasSendsANotice(t *testing.T) {
+	t.Parallel()
+	address := archivetest.InDirectory(t)
+	claims := session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Month: session.Dollar}}
+	first, second := newBench(t, claims), newBench(t, claims)
+	for _, b := range []*bench{first, second} {
+		b.Store = archivetest.Open(t, address)
+		b.Now = b.clock.LaggingClock(0)
+	}
+	// The first replica decides, but the second replica writes the ledger before it.
+	first.BeforeNextWrite(func() {
+		if got := second.send("u-2", 1, report(1, today, 81*cent, 0)); got.Notice == nil {
+			t.Error("the second replica sends no notice")
+		}
+	})
+	if got := first.send("u", 1, report(1, today, 81*cent, 0)); got.Notice != nil {
+		t.Errorf("the first replica sends %+v, too", got.Notice)
+	}
+}
+
 // The reservation would take the user above the soft threshold, but the limit of the namespace
 // refuses the reservation.
 func TestARefusedReservationCausesNoNotice(t *testing.T) {
