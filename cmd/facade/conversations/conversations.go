@@ -57,9 +57,14 @@ func (s *Service) Find(ctx context.Context, u *auth.User, id string) (*v1alpha1.
 	if errors.Is(err, notFound) {
 		// Ask the API server, because the cache may still lack a conversation that another facade
 		// has just created.
-		c, err = own(ctx, u, id, s.Cluster.Conversation)
+		c, err = s.Read(ctx, u, id)
 	}
 	return c, err
+}
+
+// Read reads a conversation of the user from the API server.
+func (s *Service) Read(ctx context.Context, u *auth.User, id string) (*v1alpha1.Conversation, error) {
+	return own(ctx, u, id, s.Cluster.Conversation)
 }
 
 // Get returns a conversation. For an unknown conversation it returns null, as OpenHands does.
@@ -106,21 +111,25 @@ func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []
 // if the conversation is deleted or recreated after the read.
 func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	do func(context.Context, *v1alpha1.Conversation) error) (*v1alpha1.Conversation, error) {
-	c, err := own(ctx, u, id, s.Cluster.Conversation)
+	c, err := s.Read(ctx, u, id)
 	if err != nil {
 		return nil, err
 	}
-	err = do(ctx, c)
+	return c, changeRefusal(ctx, do(ctx, c))
+}
+
+// changeRefusal returns the response to the error of a change.
+func changeRefusal(ctx context.Context, err error) error {
 	refusal, refused := errors.AsType[*answer.Refusal](err)
 	switch {
+	case err == nil:
+		return nil
 	case refused:
-		return nil, refusal
+		return refusal
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		return nil, notFound
-	case err != nil:
-		return nil, cluster.Refusal(ctx, err, nil)
+		return notFound
 	}
-	return c, nil
+	return cluster.Refusal(ctx, err, nil)
 }
 
 // Stop stops a conversation and keeps its workspace. The response contains the previous state.

@@ -6,31 +6,27 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
 // maxClockSkew is the tolerated difference between the clocks of the facade and the manager.
 const maxClockSkew = time.Minute
 
-// Wake requests the start of a stopped conversation. It changes nothing if the conversation is not
-// stopped, or if its start is already requested. It refuses to change a field that a GitOps tool
-// would change back.
-func (s *Service) Wake(ctx context.Context, u *auth.User, id string) error {
-	_, err := s.change(ctx, u, id, func(ctx context.Context, c *v1alpha1.Conversation) error {
-		if c.Status.State != v1alpha1.StateStopped || restartPending(c) {
-			return nil
+// Wake requests the start of a stopped conversation, which the caller has just read from the API
+// server. It changes nothing if the conversation is not stopped, or if its start is already
+// requested. It refuses to change a field that a GitOps tool would change back.
+func (s *Service) Wake(ctx context.Context, c *v1alpha1.Conversation) error {
+	if c.Status.State != v1alpha1.StateStopped || restartPending(c) {
+		return nil
+	}
+	spec := startSpec(c)
+	for field := range spec {
+		if manager := c.GitOpsManager(field); manager != "" && (field != suspendField || c.Spec.Suspend) {
+			return answer.Refuse(http.StatusConflict, manager+" manages the field spec."+field+
+				" of this conversation: change it there to start the conversation")
 		}
-		spec := startSpec(c)
-		for field := range spec {
-			if manager := c.GitOpsManager(field); manager != "" && (field != suspendField || c.Spec.Suspend) {
-				return answer.Refuse(http.StatusConflict, manager+" manages the field spec."+field+
-					" of this conversation: change it there to start the conversation")
-			}
-		}
-		return s.patchSpec(ctx, c, spec)
-	})
-	return err
+	}
+	return changeRefusal(ctx, s.patchSpec(ctx, c, spec))
 }
 
 // restartPending reports whether a restart is requested that the manager has not executed yet.

@@ -126,8 +126,11 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 	defer stop()
 	// Read the conversation from the API server: the cache may lack a stop that the user requested
 	// before the message.
-	if found, err := w.cluster.Conversation(ctx, nameOf(c)); err == nil && found.UID == c.UID {
-		c = found
+	read, err := w.conversations.Read(ctx, w.user, c.Name)
+	if err != nil || read.UID != c.UID {
+		read = nil
+	} else {
+		c = read
 	}
 	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
 		now, err := w.conversations.Find(ctx, w.user, c.Name)
@@ -152,9 +155,10 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 				return reply, err
 			}
 			w.attempt = -1 // the session ran; if it has ended now, it may be started again
-		} else if err := w.start(ctx, c); err != nil {
+		} else if err := w.start(ctx, c, read); err != nil {
 			return nil, err
 		}
+		read = nil // it is old in the next round
 		select {
 		case <-changed:
 			pause = minWakePause
@@ -178,8 +182,8 @@ func (w *waking) unreachable(err error) bool {
 }
 
 // start requests the start of a session that is stopped. It returns an error if the session will
-// not run soon.
-func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation) error {
+// not run soon. read is the conversation if it has just been read from the API server, or nil.
+func (w *waking) start(ctx context.Context, c, read *v1alpha1.Conversation) (err error) {
 	attempt := max(1, c.Status.Attempt)
 	switch {
 	case c.DeletionTimestamp != nil:
@@ -196,7 +200,12 @@ func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation) error {
 			return nil // the cache is older than the request
 		}
 		w.attempt, w.requested = attempt, time.Now()
-		return w.conversations.Wake(ctx, w.user, c.Name)
+		if read == nil {
+			if read, err = w.conversations.Read(ctx, w.user, c.Name); err != nil {
+				return err
+			}
+		}
+		return w.conversations.Wake(ctx, read)
 	}
 	switch c.Status.Reason {
 	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject:
