@@ -33,7 +33,7 @@ const (
 	// messagesEach is the number of messages that a user sends to each conversation.
 	messagesEach = 4
 	// A user pauses between two actions, like a person who reads and writes.
-	shortestThought, longestThought = time.Second, 3 * time.Second
+	shortestThought, longestThought = 2 * time.Second, 8 * time.Second
 	// patience is the time after which a user gives up.
 	patience = time.Minute
 )

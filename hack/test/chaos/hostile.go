@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -28,16 +29,20 @@ const (
 const (
 	// warmUp is the time in which all users start their first session, before the measurement.
 	warmUp = 30 * time.Second
+	// The phases alternate: each phase has this number of parts. If the machine becomes slower or
+	// faster, this affects both phases alike. settleTime is the pause before each part.
+	partsPerPhase = 4
+	settleTime    = 5 * time.Second
 	// maxRatio limits the ratio between the p99 of a measured time with a hostile tenant and the
 	// p99 of the same time without a hostile tenant.
 	maxRatio = 2
 )
 
 // measureHostileTenant measures the users' times without a hostile tenant, and then while a tenant
-// attacks. Sessions are real processes, and their model is a stub. In a cluster, the tenant's
-// clients and sessions would have other processors and disks than Parley and its users. Here the
-// tenant's clients and sessions run in a separate process, which gets only idle CPU time, and all
-// files are in memory.
+// attacks. Sessions are real processes, and their model is a stub. In a cluster, three groups would
+// have processors and disks of their own: the tenant's clients and sessions, the users' clients and
+// sessions, and the control plane with Parley. Here all files are in memory, and the CPU time is
+// divided: the users' clients and sessions come first, and those of the tenant come last.
 func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)
@@ -47,6 +52,13 @@ func measureHostileTenant(ctx context.Context, o options, dir string, r *report,
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
+	// This process contains the users' clients, and starts the users' sessions. The processes of the
+	// control plane and of Parley already run, outside of the group.
+	users, err := newFirstGroup(os.Getpid())
+	if err != nil {
+		return err
+	}
+	defer users.leave()
 	stopNode, err := startNode(ctx, i.adminConf, node.Options{Name: "users", Say: say,
 		Program: i.sessionProgram(), State: filepath.Join(dir, "node"), Logs: filepath.Join(dir, "sessions"),
 		Runs: func(namespace string) bool { return namespace != tenantName }})
@@ -75,20 +87,27 @@ func measureHostileTenant(ctx context.Context, o options, dir string, r *report,
 	if err := cluster.Sleep(ctx, warmUp); err != nil {
 		return err
 	}
-	for _, phase := range phases {
-		c.enter(phase)
-		usage.enter(phase)
+	for part := range partsPerPhase * len(phases) {
+		phase := phases[part%len(phases)]
 		if phase == besideTenant {
 			if err := t.attack(); err != nil {
 				return err
 			}
 			say("the tenant attacks")
 		}
-		err := cluster.Sleep(ctx, o.hostile)
+		if err := cluster.Sleep(ctx, settleTime); err != nil {
+			return err
+		}
+		c.enter(phase)
+		usage.enter(phase)
+		err := cluster.Sleep(ctx, o.hostile/partsPerPhase)
 		if err == nil {
 			err = c.leave(ctx, phase)
 		}
 		usage.enter("")
+		if err == nil && phase == besideTenant {
+			err = t.rest()
+		}
 		if err != nil {
 			return err
 		}

@@ -10,8 +10,8 @@
 // The ledger must never exceed the limit, and must agree with the model's own count.
 //
 // With -hostile, the program kills nothing. It measures the waiting times of users with real
-// sessions, first without a hostile tenant and then with a hostile tenant. The tenant attacks
-// Parley with the rights of the role edit in one namespace.
+// sessions, in turns without and with a hostile tenant. The tenant attacks Parley with the rights of
+// the role edit in one namespace.
 package main
 
 import (
@@ -45,7 +45,7 @@ type options struct {
 	limit time.Duration
 	keep  bool
 	// If hostile is not zero, the run kills nothing. It measures the users for this duration
-	// without a hostile tenant, and then for the same duration with a hostile tenant.
+	// without a hostile tenant, and for the same duration with a hostile tenant.
 	hostile time.Duration
 	// spenders is the number of sessions that spend money while archives, facades and sessions are
 	// killed. Zero means a run without spending.
@@ -115,7 +115,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.limit+time.Duration(o.kills)*perKill+time.Duration(len(phases))*o.hostile)
+	ctx, cancel := context.WithTimeout(ctx, o.limit+time.Duration(o.kills)*perKill+time.Duration(len(phases))*(o.hostile+partsPerPhase*settleTime))
 	defer cancel()
 	_, _ = fmt.Fprintf(out, "chaos: %d kills, seed %d (-seed=%d repeats the choices)\n", o.kills, o.seed, o.seed)
 	began := time.Now()

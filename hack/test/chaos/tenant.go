@@ -42,6 +42,8 @@ type tenant struct {
 
 	mu       sync.Mutex
 	outcomes map[string]*attackOutcomes
+	// calls maps an attack and a caller to the number of the next call.
+	calls map[string]int
 }
 
 // attackOutcomes counts the outcomes of an attack's calls.
@@ -92,7 +94,7 @@ func newTenant(ctx context.Context, admin client.Client, o tenantOptions, facade
 		return nil, err
 	}
 	config.QPS, config.Timeout, config.WarningHandler = -1, callTimeout, rest.NoWarnings{}
-	t := &tenant{report: r, outcomes: map[string]*attackOutcomes{}}
+	t := &tenant{report: r, outcomes: map[string]*attackOutcomes{}, calls: map[string]int{}}
 	if t.api, err = client.New(config, client.Options{Scheme: admin.Scheme()}); err != nil {
 		return nil, err
 	}
@@ -152,9 +154,9 @@ func (t *tenant) begin(ctx context.Context, selected *regexp.Regexp) (stop func(
 		}
 		for caller := range a.atOnce {
 			all.Go(func() {
-				for n := caller; ctx.Err() == nil; n += a.atOnce {
+				for ctx.Err() == nil {
 					began := time.Now()
-					err := a.do(ctx, t, n)
+					err := a.do(ctx, t, t.nextCall(a, caller))
 					if ctx.Err() == nil {
 						t.count(a.name, err, time.Since(began))
 					}
@@ -164,6 +166,16 @@ func (t *tenant) begin(ctx context.Context, selected *regexp.Regexp) (stop func(
 		}
 	}
 	return func() { cancel(); all.Wait() }
+}
+
+// nextCall returns the number of the next call. The callers of an attack use different numbers.
+func (t *tenant) nextCall(a attack, caller int) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := fmt.Sprint(a.name, caller)
+	n := t.calls[key]
+	t.calls[key]++
+	return n*a.atOnce + caller
 }
 
 func (t *tenant) count(name string, err error, took time.Duration) {

@@ -45,8 +45,8 @@ type tenantResult struct {
 	ModelRequests int
 }
 
-// runTenant is the tenant's process. It prints a line when it is ready, attacks when it reads a line,
-// and prints its result when its input ends.
+// runTenant is the tenant's process. It prints a line when it is ready. It begins and
+// ends its attacks when it reads a command, and prints a line when the attacks have ended. It prints its result when its input ends.
 func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer) error {
 	var o tenantOptions
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
@@ -88,13 +88,17 @@ func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer)
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
 		return err
 	}
-	commands := bufio.NewReader(in)
-	if _, err := commands.ReadString('\n'); err != nil {
-		return err
+	stop := func() {}
+	for commands := bufio.NewScanner(in); commands.Scan(); {
+		if commands.Text() == attackCommand {
+			stop = t.begin(ctx, selected)
+			continue
+		}
+		stop()
+		if _, err := fmt.Fprintln(out, "the attacks have ended"); err != nil {
+			return err
+		}
 	}
-	stop := t.begin(ctx, selected)
-	_, _ = io.Copy(io.Discard, commands)
-	stop()
 	requests := script.Requests()
 	for _, request := range requests {
 		if secretValues(nil).findKey(request.Raw) >= 0 {
@@ -111,7 +115,7 @@ type tenantProcess struct {
 	dir    string
 	input  io.WriteCloser
 	output *bufio.Reader
-	group  idleGroup
+	group  cpuGroup
 }
 
 // startTenant creates the tenant's account, starts its process and waits until it is ready.
@@ -182,12 +186,24 @@ func (i *installation) createTenantAccount(ctx context.Context) error {
 	return i.parley.Identify(ctx, tenantName, manifests.Workload{Namespace: tenantName, ServiceAccount: tenantName})
 }
 
+// These are the commands that the tenant's process reads.
+const attackCommand, restCommand = "attack", "rest"
+
 func (t *tenantProcess) attack() error {
-	_, err := io.WriteString(t.input, "attack\n")
+	_, err := fmt.Fprintln(t.input, attackCommand)
 	return err
 }
 
-// end stops the attacks and returns the result.
+// rest ends the attacks.
+func (t *tenantProcess) rest() error {
+	if _, err := fmt.Fprintln(t.input, restCommand); err != nil {
+		return err
+	}
+	_, err := t.output.ReadString('\n')
+	return err
+}
+
+// end ends the process, whose attacks have ended, and returns the result.
 func (t *tenantProcess) end() (*tenantResult, error) {
 	if err := t.input.Close(); err != nil {
 		return nil, err

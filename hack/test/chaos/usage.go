@@ -31,12 +31,15 @@ type usage struct {
 
 	mu    sync.Mutex
 	phase string
+	part  int                         // counts the calls of enter
 	of    map[[2]string][]usageSample // keyed by phase and process
 }
 
-// usageSample is the memory of a process in bytes, and its CPU time in seconds so far.
+// usageSample is the memory of a process in bytes, and its CPU time in seconds so far. The CPU time
+// between two samples counts only if both belong to the same part of the measurement.
 type usageSample struct {
 	at          time.Time
+	part        int
 	memory, cpu float64
 }
 
@@ -48,6 +51,7 @@ func (u *usage) enter(phase string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.phase = phase
+	u.part++
 }
 
 func (u *usage) watch(ctx context.Context) {
@@ -56,6 +60,7 @@ func (u *usage) watch(ctx context.Context) {
 		defer u.mu.Unlock()
 		add := func(name string, s usageSample, err error) {
 			if err == nil && u.phase != "" {
+				s.part = u.part
 				u.of[[2]string{u.phase, name}] = append(u.of[[2]string{u.phase, name}], s)
 			}
 		}
@@ -111,15 +116,19 @@ func sampleUsage(pid int) (usageSample, error) {
 // peaks returns the highest memory usage, the highest CPU usage over a window, and the average CPU
 // usage. CPU usage is in cores.
 func peaks(samples []usageSample) (memory, cpu, average float64) {
-	cores := func(a, b usageSample) float64 { return max(0, b.cpu-a.cpu) / b.at.Sub(a.at).Seconds() }
+	var used, seconds float64
 	for i, s := range samples {
 		memory = max(memory, s.memory)
-		if i >= cpuWindow {
-			cpu = max(cpu, cores(samples[i-cpuWindow], s))
+		if before := samples[max(0, i-cpuWindow)]; i >= cpuWindow && before.part == s.part {
+			cpu = max(cpu, (s.cpu-before.cpu)/s.at.Sub(before.at).Seconds())
+		}
+		if before := samples[max(0, i-1)]; before.part == s.part {
+			used += max(0, s.cpu-before.cpu)
+			seconds += s.at.Sub(before.at).Seconds()
 		}
 	}
-	if len(samples) > 1 {
-		average = cores(samples[0], samples[len(samples)-1])
+	if seconds > 0 {
+		average = used / seconds
 	}
 	return memory, cpu, average
 }
