@@ -26,7 +26,11 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	case v.Pod == lifecycle.NeedPod && start != nil && start.blocked != nil:
 		return start.blocked, nil
 	case v.Pod == lifecycle.NeedPod && start != nil:
-		if err = r.start(ctx, o.Conversation, &start.Start); isRefusal(err) {
+		err = r.start(ctx, o.Conversation, &start.Start)
+		if refused := isRefusal(err); refused || err == nil {
+			r.memory.refused.finished(queueSession(o.Conversation).User, refused, o.Now)
+		}
+		if isRefusal(err) {
 			r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordRefusal(o.Conversation, err, o.Now) })
 			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), exceedsQuota(err), o.Now)
 		}
@@ -148,6 +152,13 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {
 		return nil
+	}
+	size := 0
+	for _, value := range start.Secret.Data {
+		size += len(value)
+	}
+	if size > corev1.MaxSecretSize {
+		return &oversizeError{size}
 	}
 	err := r.client.Create(ctx, start.Secret)
 	if apierrors.IsAlreadyExists(err) {

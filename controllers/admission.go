@@ -99,7 +99,8 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepared, error) {
 	c := o.Conversation
 	o.Storing = lifecycle.UntilStored(c, o.Now) > 0
-	if refusal := r.memory.get(c).currentRefusal(c); refusal != nil && o.Now.Sub(refusal.last) < minRetryDelay {
+	refusal := r.memory.get(c).currentRefusal(c)
+	if refusal != nil && o.Now.Sub(refusal.last) < minRetryDelay {
 		// A refusal is written to the status, and each status write requeues the session. Without
 		// this pause, the session would at once retry, take the free slot, be refused again, and
 		// free the slot for the next refused session. This would never end.
@@ -108,6 +109,9 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	inputsFirst := o.Storing || !o.SettingsExist || lifecycle.LacksInputs(c.Status)
 	if !inputsFirst && !r.enterQueue(o, o.class) {
 		return nil, nil
+	}
+	if refusal != nil && !r.memory.refused.retry(queueSession(c).User, o.Now) {
+		return &prepared{paused: true, blocked: blockerOf(refusal.err)}, nil
 	}
 	start, err := r.prepare(ctx, *o)
 	if err != nil {

@@ -1,9 +1,13 @@
 package controllers
 
 import (
+	"errors"
+	"fmt"
+	"maps"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +21,7 @@ import (
 // session has no entry.
 type memory struct {
 	entries sync.Map // types.NamespacedName to memoryEntry
+	refused refusedUsers
 }
 
 type memoryEntry struct {
@@ -91,8 +96,58 @@ func (r *memoryEntry) recordRefusal(c *v1alpha1.Conversation, err error, now tim
 	r.refusal = refusal{err, c.Generation, first, now}
 }
 
+// refusedUsers limits the retries of refused sessions. A user may have many of them, and each retry
+// reads all Secrets of the user. Until one of them starts, only one retry begins in each
+// minRetryDelay.
+type refusedUsers struct {
+	mu sync.Mutex
+	// last maps a user to the time of the last refusal or retry.
+	last map[types.NamespacedName]time.Time
+}
+
+// retry reports whether a refused session of the user may try again now.
+func (u *refusedUsers) retry(user types.NamespacedName, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if last, found := u.last[user]; found && now.Sub(last) < minRetryDelay {
+		return false
+	}
+	u.note(user, now)
+	return true
+}
+
+// finished notes whether a start was refused.
+func (u *refusedUsers) finished(user types.NamespacedName, refused bool, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if refused {
+		u.note(user, now)
+	} else {
+		delete(u.last, user)
+	}
+}
+
+// note drops all outdated times, so that the map stays small.
+func (u *refusedUsers) note(user types.NamespacedName, now time.Time) {
+	maps.DeleteFunc(u.last, func(_ types.NamespacedName, last time.Time) bool { return now.Sub(last) >= minRetryDelay })
+	if u.last == nil {
+		u.last = map[types.NamespacedName]time.Time{}
+	}
+	u.last[user] = now
+}
+
+// oversizeError refuses a session whose Secret would be larger than a Secret may be.
+type oversizeError struct{ size int }
+
+func (e *oversizeError) Error() string {
+	return fmt.Sprintf("the settings, secrets and tool servers of the session have %d KiB together, but at most %d KiB "+
+		"fit in its Secret: remove or shorten secrets", (e.size+1023)>>10, corev1.MaxSecretSize>>10)
+}
+
 // isRefusal reports whether the API server refused an object for a reason that stays the same at an
 // immediate retry.
 func isRefusal(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
+	_, oversize := errors.AsType[*oversizeError](err)
+	return oversize || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) ||
+		apierrors.IsRequestEntityTooLargeError(err)
 }

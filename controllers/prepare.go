@@ -27,8 +27,8 @@ type prepared struct {
 	// blocked says why the session must not start, for example because its class does not allow its
 	// settings.
 	blocked *lifecycle.Blocker
-	// paused reports that the API server refused the session less than minRetryDelay ago, so the
-	// start is not retried yet.
+	// paused reports that the start is not retried yet: less than minRetryDelay ago, the session was
+	// refused, or another refused session of the user tried again.
 	paused bool
 }
 

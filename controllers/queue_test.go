@@ -391,6 +391,59 @@ func TestARefusedSessionRetriesSoonWhileItHasASlot(t *testing.T) {
 	}
 }
 
+func TestRefusedSessionsOfAUserRetryOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](3)})
+	quota := denyPods(t, ns)
+	create(t, userSettings(ns, "ada"))
+	sessions := []string{"a", "b", "c"}
+	p := newTimedProcess(t, ns, managerClient(t))
+	for _, c := range sessions {
+		create(t, makeConversation(ns, c).With(ofClass(name)).Obj())
+		p.expect(c, v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	}
+	for range 4 {
+		before := podRequests(t, ns)
+		p.advance(minRetryDelay)
+		for range 2 {
+			for _, c := range sessions {
+				p.reconcile(c)
+			}
+		}
+		if tries := podRequests(t, ns) - before; tries != 1 {
+			t.Errorf("%d sessions try again", tries)
+		}
+	}
+	if err := env.Client.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	// After the first success, the other sessions do not wait for one another.
+	await(t, func() error {
+		p.advance(minRetryDelay)
+		for range 2 {
+			for _, c := range sessions {
+				p.reconcile(c)
+			}
+		}
+		if pods := len(runningPods(t, ns)); pods != len(sessions) {
+			return fmt.Errorf("%d pods run", pods)
+		}
+		return nil
+	})
+}
+
+// podRequests returns how many times the manager tried to create a pod.
+func podRequests(t *testing.T, namespace string) (count int) {
+	t.Helper()
+	for _, r := range testenv.Writes(t, auditDir, managerUser, namespace) {
+		if r.Verb == "create" && r.Object.Resource == "pods" {
+			count++
+		}
+	}
+	return count
+}
+
 func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

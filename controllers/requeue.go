@@ -66,7 +66,8 @@ func (r *conversationReconciler) untilRetry(o gathered, start *prepared) time.Du
 	}
 	if refusal := r.memory.get(c).currentRefusal(c); refusal != nil {
 		switch {
-		case start != nil && start.paused || r.queue.Has(client.ObjectKeyFromObject(c)):
+		case start != nil && start.paused && o.Now.Sub(refusal.last) < minRetryDelay,
+			r.queue.Has(client.ObjectKeyFromObject(c)):
 			began = o.Now
 		case refusal.first.Before(began):
 			began = refusal.first // the wait in the queue does not reset the backoff

@@ -36,6 +36,33 @@ func TestSecretValuesReachTheSessionUnchanged(t *testing.T) {
 	}
 }
 
+func TestSecretsThatTogetherExceedTheSizeOfASecretAreReported(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	settings := userSettings(ns, "ada")
+	settings.Spec.SecretsStore = &v1alpha1.SecretsStore{}
+	for i := range 11 {
+		name := fmt.Sprintf("key-%d", i)
+		create(t, secretWith(ns, name, strings.Repeat("x", session.MaxSecret)))
+		settings.Spec.SecretsStore.CustomSecrets = append(settings.Spec.SecretsStore.CustomSecrets,
+			v1alpha1.CustomSecret{Name: fmt.Sprintf("KEY_%d", i), SecretRef: *ref(name)})
+	}
+	create(t, settings, makeConversation(ns, "c").Obj())
+	p := newTimedProcess(t, ns, managerClient(t))
+	status := p.expect("c", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	if !strings.Contains(status.Message, "at most 1024 KiB fit in its Secret: remove or shorten secrets") {
+		t.Errorf("the message is %q", status.Message)
+	}
+	change(t, settings, func(s *v1alpha1.UserSettings) {
+		s.Spec.SecretsStore.CustomSecrets = s.Spec.SecretsStore.CustomSecrets[:9]
+	})
+	p.advance(minRetryDelay)
+	p.reconcile("c")
+	if pods := len(runningPods(t, ns)); pods != 1 {
+		t.Errorf("%d pods run without the last secrets", pods)
+	}
+}
+
 func TestASecretThatIsTooLargeForAVariableIsReported(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
