@@ -115,7 +115,8 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.limit+time.Duration(o.kills)*perKill+time.Duration(len(phases))*(o.hostile+partsPerPhase*settleTime))
+	measuring := time.Duration(len(phases)) * (o.hostile + partsPerPhase*settleTime)
+	ctx, cancel := context.WithTimeout(ctx, o.limit+time.Duration(o.kills)*perKill+measuring)
 	defer cancel()
 	_, _ = fmt.Fprintf(out, "chaos: %d kills, seed %d (-seed=%d repeats the choices)\n", o.kills, o.seed, o.seed)
 	began := time.Now()

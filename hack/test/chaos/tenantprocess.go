@@ -45,8 +45,9 @@ type tenantResult struct {
 	ModelRequests int
 }
 
-// runTenant is the tenant's process. It prints a line when it is ready. It begins and
-// ends its attacks when it reads a command, and prints a line when the attacks have ended. It prints its result when its input ends.
+// runTenant is the tenant's process. It prints a line when it is ready. It begins and ends its
+// attacks when it reads a command, and prints a line when the attacks have ended. It prints its
+// result when its input ends.
 func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer) error {
 	var o tenantOptions
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
