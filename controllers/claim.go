@@ -171,8 +171,8 @@ func (r *conversationReconciler) adopt(ctx context.Context, c *v1alpha1.Conversa
 		case owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status):
 			return pod, nil
 		case owningClass(pod) == nil || pod.DeletionTimestamp != nil || failedWarm(pod):
-			// This attempt cannot adopt the pod. If owningClass returns nil, another session or an
-			// earlier attempt already adopted it.
+			// This attempt cannot adopt the pod. A pod that no class owns was already adopted by
+			// another session or by an earlier attempt.
 			return nil, r.giveUpClaim(ctx, c, secret)
 		}
 		if err := r.adoptVolume(ctx, c, pod); errors.Is(err, errBadVolume) {

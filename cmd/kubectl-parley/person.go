@@ -79,7 +79,7 @@ func (p *facadeUser) conversation(ctx context.Context, name string) (*rest.Conve
 	conversation := &rest.Conversation{}
 	err := p.read(ctx, http.MethodGet, pathOf(name, ""), conversation)
 	if err == nil && conversation.ConversationID == "" { // the response is null
-		err = fmt.Errorf("the conversation %s was not found in your settings", name)
+		err = fmt.Errorf("you have no conversation %s", name)
 	}
 	return conversation, err
 }

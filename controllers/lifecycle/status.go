@@ -18,9 +18,9 @@ import (
 // <hostname of the pod>.sessions.
 const ServiceName = "sessions"
 
-// deletedSettings is recorded if UserSettings were deleted before their UID was recorded. For
-// example, Parley 0.1.0 recorded no UIDs. UserSettings that are created later never have this UID,
-// so the Conversation does not belong to them.
+// deletedSettings is recorded instead of a UID if UserSettings were deleted before their UID was
+// recorded. For example, Parley 0.1.0 recorded no UIDs. No object has the UID "deleted", so the
+// Conversation does not belong to UserSettings that are created later.
 const deletedSettings types.UID = "deleted"
 
 // NewStatus returns the status of a session for a verdict.

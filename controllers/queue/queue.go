@@ -29,7 +29,7 @@ type account struct {
 	refused map[types.NamespacedName]bool
 	waiting []waiter
 	numbers map[types.NamespacedName]int64 // of the waiting sessions
-	// last is the highest number of a session that waits or waited.
+	// Each waiting session has a queue number. last is the highest queue number so far.
 	last int64
 	// highest is the largest limit on running sessions among the classes of all sessions that wait
 	// or waited.

@@ -19,7 +19,8 @@ type Tool struct {
 	llm.Tool
 	describe func(input json.RawMessage) Description
 	run      func(ctx context.Context, input json.RawMessage) Outcome
-	// asksRisk is set if the agent added the risk parameter, which it removes before it runs the tool.
+	// asksRisk is set if the agent added the risk parameter to the tool's schema. The agent removes
+	// this parameter from each call before it runs the tool.
 	asksRisk bool
 }
 

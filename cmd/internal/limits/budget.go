@@ -57,7 +57,7 @@ const (
 const (
 	// MaxWait is the longest time for which a request waits for a resource.
 	MaxWait = 10 * time.Second
-	// MinWake is the minimum number of bytes that a waiting message counts as.
+	// A waiting message counts as at least MinWake bytes, even if it is shorter.
 	MinWake = 64 << 10
 	// maxWakes limits the bytes of all waiting messages together.
 	maxWakes = 64 << 20

@@ -79,7 +79,7 @@ func (s *Store) Save(ctx context.Context, l *Login) error {
 	return s.locked(ctx, l.Facade, func() error { return s.write(l) })
 }
 
-// Choose sets the settings of the login at a facade.
+// Choose stores the name of the UserSettings that the login at a facade uses.
 func (s *Store) Choose(ctx context.Context, facade, settings string) error {
 	return s.locked(ctx, facade, func() error {
 		l, err := s.Load(facade)

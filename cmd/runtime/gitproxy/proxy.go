@@ -101,15 +101,15 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// The list sent contains the request headers that the proxy forwards to the host.
-var sent = []string{"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Type", "Git-Protocol",
+// forwardedHeaders are the request headers that the proxy forwards to the host.
+var forwardedHeaders = []string{"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Type", "Git-Protocol",
 	"Range", "User-Agent"}
 
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	path := strings.TrimPrefix(r.In.URL.Path, Prefix+p.origin.Host)
 	r.Out.URL = &url.URL{Scheme: p.origin.Scheme, Host: p.origin.Host, Path: path, RawQuery: r.In.URL.RawQuery}
 	r.Out.Host = p.origin.Host
-	r.Out.Header = pick(r.In.Header, sent)
+	r.Out.Header = pick(r.In.Header, forwardedHeaders)
 	if isLFS(path) {
 		r.Out.Header.Del("Accept-Encoding") // the transport then requests gzip itself and decodes it
 	}

@@ -119,10 +119,10 @@ func (k *Keeper) settle(ctx context.Context) error {
 	}
 	if found.ID == k.Next.Snapshot.ID {
 		k.Last = *k.Next
-		// The ID proves only that the archive has the files of k.Next. If the files did not change,
-		// an earlier commit had the same ID and other Contents, and the archive may still have
-		// those. No event has the ID -2, so take finds that the Contents differ from the current
-		// Contents, and commits the snapshot again.
+		// The ID proves only that the archive has the files of k.Next. If the snapshot before had
+		// the same files, it had the same ID, and the archive may still have its Contents. Event -2
+		// does not exist. The method take therefore finds outdated Contents in k.Last, and commits
+		// the snapshot again.
 		k.Last.Contents = Contents{Event: -2}
 	}
 	k.Next = nil

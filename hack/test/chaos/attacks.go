@@ -27,7 +27,7 @@ import (
 
 // attacks are all attacks of the tenant. They run at the same time.
 var attacks = []attack{
-	// Attacks with kubectl and the role edit.
+	// Attacks with kubectl and the rights of the ClusterRole "edit".
 	{"create large Conversations", 2 * time.Second, 1, createLargeConversations},
 	{"create large UserSettings", 2 * time.Second, 1, createLargeSettings},
 	{"create labelled Secrets with large metadata", time.Second, 1, createLabelledSecrets},
