@@ -38,8 +38,8 @@ const (
 	maxRatio = 2
 )
 
-// measureHostileTenant measures the users' times without a hostile tenant, and then while a tenant
-// attacks. Sessions are real processes, and their model is a stub. In a cluster, three groups would
+// measureHostileTenant measures the users' times, in turns without a hostile tenant and while a
+// tenant attacks. Sessions are real processes, and their model is a stub. In a cluster, three groups would
 // have processors and disks of their own: the tenant's clients and sessions, the users' clients and
 // sessions, and the control plane with Parley. Here all files are in memory, and the CPU time is
 // divided: the users' clients and sessions come first, and those of the tenant come last.

@@ -11,7 +11,7 @@
 //
 // With -hostile, the program kills nothing. It measures the waiting times of users with real
 // sessions, in turns without and with a hostile tenant. The tenant attacks Parley with the rights of
-// the role edit in one namespace.
+// the ClusterRole "edit" in one namespace.
 package main
 
 import (

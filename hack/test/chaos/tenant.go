@@ -34,7 +34,7 @@ const (
 	printSecretsMessage, largeOutputMessage = "PRINT SECRETS", "LARGE OUTPUT"
 )
 
-// tenant is a user who has the rights of the role edit in one namespace, and no other rights.
+// tenant is a user who has the rights of the ClusterRole "edit" in one namespace, and no others.
 type tenant struct {
 	api    client.Client
 	http   *httpFrontend
@@ -98,7 +98,7 @@ func newTenant(ctx context.Context, admin client.Client, o tenantOptions, facade
 	if t.api, err = client.New(config, client.Options{Scheme: admin.Scheme()}); err != nil {
 		return nil, err
 	}
-	// Some time passes until the role edit contains the rights on Parley's kinds.
+	// Some time passes until the ClusterRole "edit" contains the rights on Parley's kinds.
 	if err := cluster.Retry(ctx, probeInterval, func(ctx context.Context) error {
 		return t.api.List(ctx, &v1alpha1.ConversationList{}, client.InNamespace(tenantName))
 	}); err != nil {
