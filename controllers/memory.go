@@ -96,9 +96,9 @@ func (r *memoryEntry) recordRefusal(c *v1alpha1.Conversation, err error, now tim
 	r.refusal = refusal{err, c.Generation, first, now}
 }
 
-// refusedUsers limits the retries of refused sessions. A user may have many of them, and each retry
-// reads all Secrets of the user. Until one of them starts, only one retry begins in each
-// minRetryDelay.
+// refusedUsers limits the retries of refused sessions. A user may have many refused sessions, and
+// each retry reads all Secrets of the user. Until a session of the user starts, only one retry
+// begins in each minRetryDelay.
 type refusedUsers struct {
 	mu sync.Mutex
 	// last maps a user to the time of the last refusal or retry.

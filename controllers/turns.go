@@ -254,8 +254,8 @@ func (o gathered) mustRecord(v lifecycle.Verdict) bool {
 	return lifecycle.MustRecord(status, v) || o.NoModel && !lifecycle.FailedWithoutModel(status)
 }
 
-// stillLacksModel reports whether a session that failed without a model would fail again. If the
-// settings inherit from settings that cannot be used, the session still lacks a model.
+// stillLacksModel reports whether a session that failed without a model would fail again. The
+// result is also true if the inherited settings or the agent cannot be used.
 func (g *gatherer) stillLacksModel(ctx context.Context, c *v1alpha1.Conversation,
 	settings *v1alpha1.UserSettings) (bool, error) {
 	if !lifecycle.FailedWithoutModel(c.Status) {

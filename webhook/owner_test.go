@@ -15,7 +15,7 @@ import (
 )
 
 // impersonator lets a user impersonate other users or groups, and waits until the API server knows
-// this right. The argument resource is "users" or "groups", and names are their names.
+// this right. The parameter resource is "users" or "groups".
 func impersonator(t *testing.T, name, resource string, names ...string) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "impersonator-"}, Rules: []rbacv1.PolicyRule{{

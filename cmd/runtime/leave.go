@@ -103,8 +103,8 @@ func (s *run) leave() {
 }
 
 // ending returns the session's changes and cost. To find the changes, it compares the repository
-// with its start. The comparison cannot be cancelled, so the function waits for it at most two
-// thirds of the remaining time. The last third is for the upload.
+// with the session's first commit. The comparison cannot be cancelled, so ending waits for at most
+// two thirds of the remaining time. The last third is for the upload.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	unrestored := s.unrestored || s.files == nil

@@ -381,7 +381,7 @@ func (i *interruption) archived(t *testing.T) {
 }
 
 // The test repeats a turn. Each time, it interrupts the turn after a different record of the
-// journal, by a kill or a stop. In some spaces, the files of the session are lost with the attempt.
+// journal, by a kill or a stop. On scratch space, the next attempt begins with an empty workspace.
 func TestNoCommandRunsTwiceAndEveryLostFileIsReported(t *testing.T) {
 	undisturbed := newInterruption(t, spaces[0])
 	undisturbed.nextAttempt(t, 1)

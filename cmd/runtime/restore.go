@@ -286,9 +286,9 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	return driver.Restored(s.journal, text, toAgent, outdated)
 }
 
-// actionsAfter lists the actions that the agent performed after an event. The list is nil if
-// nothing follows the event except notices and states other than running. The list is empty, but
-// not nil, if other events follow and none of them is an action of the agent.
+// actionsAfter lists the actions that the agent performed after an event. It ignores notices and
+// changes to a state other than running. The list is nil if no other event follows. The list is
+// empty, but not nil, if other events follow and none of them is an action of the agent.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0
 	err = s.journal.Events(event+1, func(e *session.Event) bool {

@@ -23,8 +23,8 @@ func main() {
 }
 
 // run hides the image's environment variables from the runtime, and then runs the runtime. args
-// names the environment variables that the pod sets. An image could change such a list in a
-// variable, but it cannot change the arguments. Outside of a pod, the flag
+// contains the names of the environment variables that the pod sets. The names are not in a
+// variable, because an image could then change them. Outside of a pod, the flag
 // supervise.FromEnvironment precedes the names. If the first argument is process.ConfineCommand,
 // run instead confines this process and executes the program in args. The runtime starts confined
 // programs in this way.

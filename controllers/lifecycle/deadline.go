@@ -34,8 +34,8 @@ func pastDeadline(o Observation) bool {
 
 // UntilDeadline returns the time left for the current start. bounded is false if there is no
 // deadline, or if the session has run in this attempt. The time counts from the recorded start time
-// or from the time of the pod, whichever is earlier. A replacement pod therefore does not extend
-// the deadline.
+// or from the time when the session got its pod, whichever is earlier. A replacement pod therefore
+// does not extend the deadline.
 func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	s := o.Conversation.Status
 	if o.Bounds.StartDeadline == 0 || Ran(s) {

@@ -40,9 +40,9 @@ func (s *Session) takeMessages() error {
 }
 
 // undelivered returns the blocks of a prompt that are not in the history yet. Usually, these are
-// all blocks. But a turn may end after it recorded a new message and before the model answered it.
-// The client then sends the message again, as a prompt. In that prompt, only the blocks that the
-// client added to the user's message are new.
+// all blocks. But a turn may end after a new message is recorded and before the model answers. The
+// client then sends the message again, as a prompt. In that prompt, only the blocks that the client
+// added to the user's message are new.
 func (s *Session) undelivered(turn string, prompt []acp.Content) []acp.Content {
 	if !s.state.steered[turn] || s.state.answered() {
 		return prompt

@@ -122,9 +122,9 @@ func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 	return first.name(), err
 }
 
-// Copy writes the events of a journal from an ID on, one per line. The parameter earlier selects
-// the journal: 0 is the current journal, 1 is the journal before it, and so on. Copy uses little
-// memory even for large events and slow writers.
+// Copy writes the events of a journal with an ID >= from, one per line. The parameter earlier
+// selects the journal: 0 is the current journal, 1 is the journal before it, and so on. Copy uses
+// little memory even for large events and slow writers.
 func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.Writer) error {
 	return retryChanged(func() error {
 		all, err := s.journals(ctx, uid)
@@ -139,7 +139,7 @@ func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.W
 	})
 }
 
-// copySegments writes the events from an ID on and returns the ID after the last event.
+// copySegments writes the events with an ID >= next. It returns the ID after the last event.
 func (s *Store) copySegments(ctx context.Context, all []segment, next int, to io.Writer) (int, error) {
 	for i, segment := range all {
 		if i+1 < len(all) && all[i+1].from <= next {

@@ -153,9 +153,9 @@ func (s *Store) Chunk(ctx context.Context, uid, id string, index int) (io.ReadCl
 }
 
 // CommitSnapshot makes a new snapshot the current snapshot. The chunks of the new snapshot must be
-// complete, and replaces must be the ID of the snapshot that was current before. Afterwards,
-// CommitSnapshot removes the chunks of all other snapshots, except those of later attempts. A retry
-// has no effect.
+// complete. The parameter replaces must be the ID of the snapshot that was current before.
+// Afterwards, CommitSnapshot removes the chunks of all other snapshots, except those of later
+// attempts. A retry has no effect.
 func (s *Store) CommitSnapshot(ctx context.Context, uid string, attempt int, replaces string, manifest []byte) error {
 	var next session.Snapshot
 	if len(manifest) > maxManifest || json.Unmarshal(manifest, &next) != nil {
@@ -209,9 +209,9 @@ func (s *Store) checkChunks(ctx context.Context, uid string, of session.Snapshot
 	return nil
 }
 
-// sweepChunks removes the chunks of interrupted uploads: chunks that the previous sweep also found.
-// It removes no chunks of a running upload, because an upload takes much less time than the
-// interval of sweeps.
+// sweepChunks removes the chunks of interrupted uploads: snapshots that are not current, and that
+// the previous sweep already found. It removes no chunks of a running upload, because an upload
+// takes much less time than the interval of sweeps.
 func (s *Store) sweepChunks(ctx context.Context, ids map[string]map[string]bool) error {
 	before := s.leftovers
 	s.leftovers = map[string]bool{}

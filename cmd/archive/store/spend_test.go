@@ -266,7 +266,7 @@ func TestOnlyOneOfTwoReplicasSendsANotice(t *testing.T) {
 		b.Store = archivetest.Open(t, address)
 		b.Now = b.clock.LaggingClock(0)
 	}
-	// The first replica decides, but the second replica writes the ledger before it.
+	// The second replica writes the ledger between the decision and the write of the first replica.
 	first.BeforeNextWrite(func() {
 		if got := second.send("u-2", 1, report(1, today, 81*cent, 0)); got.Notice == nil {
 			t.Error("the second replica sends no notice")

@@ -140,7 +140,8 @@ func (p *Publisher) push(ctx context.Context) (branch string, err error) {
 	return branch, err
 }
 
-// commit commits all changes. If Base or no branch is checked out, it first creates a new branch.
+// commit commits all changes. It first creates a new branch if Base is checked out, or if HEAD is
+// detached.
 func (p *Publisher) commit(ctx context.Context, message string) error {
 	base, err := p.base(ctx)
 	if err != nil {

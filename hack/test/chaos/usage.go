@@ -73,8 +73,8 @@ func (u *usage) watch(ctx context.Context) {
 	}, sampleInterval)
 }
 
-// stolen names the samples of the CPU time that the hypervisor gave to other virtual machines. If
-// this time is high, slow responses to users may not be Parley's fault.
+// stolen is the name for CPU time that the hypervisor gave to other virtual machines. If this time
+// is high, slow responses to users may not be Parley's fault.
 const stolen = "stolen"
 
 func sampleStolen() (usageSample, error) {

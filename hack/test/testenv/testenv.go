@@ -50,8 +50,7 @@ func Fuzzing() bool {
 	return flag.Lookup("test.fuzz").Value.String() != "" || flag.Lookup("test.fuzzworker").Value.String() == "true"
 }
 
-// Main starts an API server, passes it to the function set, runs the tests, and stops the API
-// server.
+// Main starts an API server, calls set() with it, runs the tests, and stops the API server.
 func Main(m *testing.M, set func(*Env), options ...Option) {
 	if Fuzzing() {
 		os.Exit(m.Run())

@@ -180,7 +180,7 @@ func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured
 }
 
 // drifted returns the objects that a sync would change. It also deletes the target objects from the
-// map live.
+// parameter live.
 func (o options) drifted(targets []*unstructured.Unstructured, live map[kube.ResourceKey]*unstructured.Unstructured,
 	cluster cache.ClusterCache) ([]string, error) {
 	parsed := sync.Reconcile(targets, live, o.namespace, cluster)
