@@ -15,8 +15,8 @@ import (
 )
 
 // effectiveSettings returns the settings with the values that they inherit, or a blocker if the
-// inherited settings cannot be used. The webhook refuses to inherit from settings that inherit
-// themselves, but two concurrent requests may still create such a chain.
+// inherited UserSettings cannot be used. The webhook refuses to inherit from UserSettings that have
+// an inheritFrom, but two concurrent requests may still create such a chain.
 func effectiveSettings(ctx context.Context, from client.Reader, settings *v1alpha1.UserSettings) (
 	*v1alpha1.UserSettingsSpec, *lifecycle.Blocker, error) {
 	if settings.Spec.InheritFrom == nil {

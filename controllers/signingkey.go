@@ -140,8 +140,8 @@ func (g *gatherer) dialArchive(ctx context.Context, network, address string) (ne
 }
 
 // ensure reads the Secret, adds the values that it lacks, and rotates keys on request. It never
-// drops a current value: if two managers write at the same time, the API server refuses one write.
-// That manager retries, and reads the values that the other manager wrote.
+// drops a current value: if two managers write at the same time, the API server refuses the second
+// write. The second manager then retries with the values of the first manager.
 func (s *signingKeyReconciler) ensure(ctx context.Context) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := s.client.Get(ctx, s.name, secret)

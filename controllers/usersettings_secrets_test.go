@@ -40,7 +40,7 @@ func (l *listRecorder) List(ctx context.Context, list client.ObjectList, options
 	return err
 }
 
-// startCache fills a cache like the manager's for one namespace.
+// startCache fills a cache of one namespace, with the options of the manager's cache.
 func startCache(t *testing.T, namespace string) cache.Cache {
 	t.Helper()
 	scheme, err := NewScheme()

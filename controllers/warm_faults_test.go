@@ -164,7 +164,7 @@ func TestABindWithoutAnAnswerIsRepeatedWithTheSamePod(t *testing.T) {
 	}
 }
 
-// Two managers that both believe they lead work on the same sessions.
+// Both managers believe that they are the leader, and work on the same sessions.
 func TestTwoManagersBindEachSessionToOnePod(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 4)

@@ -54,9 +54,8 @@ func classOf(ctx context.Context, classes client.Reader, names ...*string) (stri
 }
 
 // checkSettingsClass forbids settings beyond the limits of their class. If an update does not
-// change the class, only the changed fields are checked: if the class became stricter, a field that
-// now exceeds a limit does not block changes of other fields. All limits apply when a session
-// starts.
+// change the class, only the changed fields are checked, because the class may have become stricter
+// since the last update. All limits apply when a session starts.
 func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	if old == nil {
 		old = &v1alpha1.UserSettings{}

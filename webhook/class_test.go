@@ -135,8 +135,8 @@ func TestLifetimesOfARunningSessionStayWithinTheLimitsOfItsClass(t *testing.T) {
 		"a class of an earlier version": {Name: class, FirstAttempt: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// The settings ada do not exist, as if the user had deleted them. The webhook must use
-			// the class in the status of the Conversation.
+			// The UserSettings "ada" do not exist, as if the user had deleted them. The webhook must use the
+			// class in the status of the Conversation.
 			conversation := mustCreate(t, object(t, "Conversation", namespace, "{userSettingsName: ada, maxDuration: 30m}"))
 			recorded := &v1alpha1.Conversation{}
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(conversation), recorded); err != nil {

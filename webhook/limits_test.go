@@ -139,7 +139,8 @@ func TestARefusalOfALargeObjectNamesTheField(t *testing.T) {
 		t.Errorf("texts of 720 KiB: %v", err)
 	}
 	args := "[" + strings.Repeat("'"+strings.Repeat("x", 4000)+"', ", 60) + "]"
-	// servers returns tool servers with a number of variables, each with its own Secret.
+	// servers returns tool servers with the given number of variables. Each variable has its own
+	// Secret.
 	servers := func(variables int) string {
 		var text strings.Builder
 		for i := range variables {

@@ -1,8 +1,8 @@
 package session
 
-// LeavePath asks a session to make room for another session of its user. GET answers with a Leave.
-// POST makes an idle session end with the reason Idle and answers with a Leave, or answers 409 if the
-// session is not idle. Both require a token for AudienceLeave.
+// LeavePath asks a session to make room for another session of its user. GET and POST answer with a
+// Leave, and require a token for AudienceLeave. POST ends an idle session with the reason Idle. If
+// the session is not idle, POST answers with the status 409.
 const LeavePath = "/leave"
 
 // Leave says how long a session has been idle. A session is idle if it has no turn, no pending

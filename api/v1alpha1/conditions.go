@@ -21,8 +21,7 @@ const (
 	// a volume, or although the session had a volume before. The message names the cause. The
 	// condition is absent otherwise.
 	ConditionWorkspaceReady = "WorkspaceReady"
-	// ConditionSettingsReady is True when the session's UserSettings and all objects that the session
-	// refers to exist.
+	// ConditionSettingsReady is True when the session's UserSettings and all referenced objects exist.
 	ConditionSettingsReady = "SettingsReady"
 )
 
@@ -50,8 +49,7 @@ const (
 
 // Reasons of a STARTING session, in the order in which a start passes through them.
 const (
-	// ReasonSettingsNotReady means that the UserSettings, or an object they refer to, do not exist
-	// yet.
+	// ReasonSettingsNotReady means that the UserSettings or a referenced object do not exist yet.
 	ReasonSettingsNotReady = "SettingsNotReady"
 	// ReasonQueued means that the user already runs as many sessions as the class allows.
 	ReasonQueued = "Queued"

@@ -66,7 +66,7 @@ func (o *forward) run(ctx context.Context, c *cluster, name string) error {
 func (o *forward) await(ctx context.Context, c *cluster, p *progress, name string) error {
 	ctx, cancel := o.bound(ctx)
 	defer cancel()
-	// Without this check, follow would wait forever for a Conversation that does not exist.
+	// Without this check, c.follow would wait forever for a Conversation that does not exist.
 	if _, err := c.conversation(ctx, name); err != nil {
 		return err
 	}

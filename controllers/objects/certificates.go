@@ -35,10 +35,10 @@ type Authority struct {
 	certificates []*x509.Certificate
 }
 
-// completeCertificates adds certificates to the data of the signing Secret. It replaces the
-// authority if it is missing or expires soon. If host is not empty, it also replaces the archive's
-// certificate if it is missing, expires soon, was signed by another authority, or is for another
-// host. It reports whether the data changed.
+// completeCertificates adds certificates to the data of the signing Secret, and reports whether the
+// data changed. It creates a new authority if there is none, or if the authority expires soon. If
+// host is not empty, it also issues a certificate for the archive, unless the existing certificate
+// is still usable (see fits).
 func completeCertificates(data map[string][]byte, host string, now time.Time) (changed bool, err error) {
 	signer, err := ParseAuthority(data)
 	if err != nil {

@@ -128,8 +128,8 @@ func trimConversation(c *v1alpha1.Conversation) {
 	}
 }
 
-// trimSettings truncates a large spec. It replaces the tool servers and the custom secrets with an
-// MCPConfig that contains only references: to the Secrets that the complete spec uses.
+// trimSettings truncates a large spec. It drops secretsStore and replaces mcpConfig. The new
+// mcpConfig only refers to the Secrets that the complete spec uses.
 func trimSettings(settings *v1alpha1.UserSettings) {
 	if spec := &settings.Spec; isLarge(spec) {
 		spec.MCPConfig = secretsOnly(settings.SecretReferences(), maxSettingsSecrets)

@@ -169,9 +169,8 @@ func (s *Session) openTools(ctx context.Context, params acp.SessionParams) (err 
 // ID returns the ID of the session.
 func (s *Session) ID() string { return s.id }
 
-// Close ends the session's processes. It closes the log first. An open log would record the end of
-// a running command as a cancellation by the user, and it would record the end of a running turn.
-// Without a record of the turn's end, the next process resumes the turn.
+// Close ends the session's processes. It closes the log first, because the log must not record an
+// end of the running turn. The next process then resumes the turn.
 func (s *Session) Close() {
 	if s.log != nil {
 		_ = s.log.Close()

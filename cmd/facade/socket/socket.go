@@ -73,11 +73,11 @@ type Conversation interface {
 	// Count counts a frame of the user or refuses it.
 	Count() error
 	// Receive reads a large frame of the user, if the limits on bodies have room for it. Unless it
-	// returns an error, the caller must call done when the frame is no longer used.
+	// returns an error, the caller must call done() when the frame is no longer used.
 	Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error)
-	// Send sends an action of the user. A message may wait until the session runs. Before this
-	// wait, Send calls free: the frame that contained the message then no longer counts towards the
-	// limits on bodies. The caller calls free again after Send, so a second call must do nothing.
+	// Send sends an action of the user. A message may wait until the session runs. Before this wait,
+	// Send calls free(): the frame that contained the message then no longer counts towards the limits
+	// on bodies. The caller calls free() again after Send, so a second call must do nothing.
 	Send(ctx context.Context, action json.RawMessage, free func()) error
 }
 

@@ -91,7 +91,7 @@ func TestTheNameOfARemovedToolCanBeReused(t *testing.T) {
 	f.expect(t, "localhost_x_grow", "", "grown")
 	f.expectGrown(t, "localhost_x_grown")
 	f.expect(t, "localhost_x_grown", "", "I am new")
-	// The tool with the number keeps its name even after the name without a number becomes free.
+	// The added tool is listed as localhost_x_grown_2, even after localhost_x_grown becomes free.
 	add("x_grown")
 	f.expectGrown(t, "localhost_x_grown", "localhost_x_grown_2")
 	f.expect(t, "localhost_x_shrink", "", "shrunk")

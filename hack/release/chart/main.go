@@ -93,7 +93,7 @@ const (
 	namespaced   condition = "{{- if $.Values.namespaces }}"
 	perNamespace condition = "{{- range $namespace := $.Values.namespaces }}"
 	withPolicies condition = "{{- if $.Values.networkPolicy.enabled }}"
-	// The chart creates the SessionClass default only if the cluster does not have it yet.
+	// The chart creates the default SessionClass only if the cluster does not have it yet.
 	firstClass condition = `{{- if and $.Values.sessionClass.create (not (and ($.Capabilities.APIVersions.Has ` +
 		`"parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
 )
@@ -214,15 +214,15 @@ func (b *builder) overlay(name, component string, resources ...string) string {
 }
 
 // withComponent writes a kustomization that adds a component to an existing kustomization. The
-// existing kustomization adds the marks to the names of the objects. The component must come after
-// it, because the component copies these names into other fields.
+// component copies names of objects into other fields. It must therefore come after the existing
+// kustomization, which adds the marks to these names.
 func (b *builder) withComponent(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
 
-// tenant writes a kustomization of the objects that each watched namespace needs. The subjects of
-// their RoleBindings are in Parley's namespace, so kustomize does not add marks to them. The
-// function template() does this later.
+// tenant writes a kustomization of the objects that each watched namespace needs. kustomize adds no
+// marks to their references to Parley's namespace, so the function template() adds these marks
+// later.
 func (b *builder) tenant() string {
 	return b.write("tenant", []string{"namespace: " + markTenant}, "", []string{"rbac/namespace"})
 }

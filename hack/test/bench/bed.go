@@ -67,7 +67,7 @@ type bed struct {
 	plane      *cluster.ControlPlane // prepare
 	parley     *parley.Installation  // prepare
 	admin      *rest.Config          // connect
-	user       client.WithWatch      // createUser; has the rights of the role edit
+	user       client.WithWatch      // createUser; has the ClusterRole "edit"
 	userPods   kubernetes.Interface  // createUser
 	token      string                // createUser; may also read metrics
 	key        string                // createSettings; session key for the facade
@@ -209,8 +209,8 @@ func binary(config *rest.Config) *rest.Config {
 	return config
 }
 
-// createUser creates the namespace of the measurements, and a user who has the role edit in this
-// namespace. The user may also read metrics.
+// createUser creates the namespace of the measurements, and a user who has the ClusterRole "edit"
+// in this namespace. The user may also read metrics.
 func (b *bed) createUser(ctx context.Context) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userAccount}}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}}
@@ -245,7 +245,7 @@ func (b *bed) createUser(ctx context.Context) error {
 }
 
 // awaitRights waits until the user may create and list pods. Before that, controllers must
-// aggregate the role edit and create the ServiceAccount that pods use by default.
+// aggregate the ClusterRole "edit" and create the default ServiceAccount.
 func (b *bed) awaitRights(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	return cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
@@ -272,7 +272,7 @@ func (b *bed) createSettings(ctx context.Context) error {
 			return err
 		}
 	}
-	// The aggregation controller adds the rights on UserSettings to the role edit with a delay.
+	// The ClusterRole "edit" gets the rights on UserSettings with a delay.
 	if err := cluster.Retry(ctx, pollInterval, func(ctx context.Context) error {
 		return b.user.Create(ctx, settings.DeepCopy())
 	}); err != nil {

@@ -49,8 +49,8 @@ func measureCold(ctx context.Context, o options, r *report) error {
 	}, conversations, sandboxes, coldClaims)
 }
 
-// pool describes a warm pool and the objects that take pods from it. The argument *bed of its
-// functions is the bed in which the pool is measured.
+// pool describes a warm pool and the objects that take pods from it. Its functions get the bed in
+// which the pool is measured.
 type pool struct {
 	name    string
 	plan    plan
@@ -70,8 +70,9 @@ func pools() []pool {
 	}
 }
 
-// warmResult is the result of one pool in one round. It contains the time that each object took to
-// become RUNNING or ready: in serial one object at a time, in crowd several at a time.
+// warmResult is the result of one pool in one round. serial and crowd contain the time that each
+// object took to become RUNNING or ready. For serial, objects start one at a time; for crowd,
+// several at a time.
 type warmResult struct {
 	serial, crowd []time.Duration
 	// filled is the time until the pool was full. cold is the number of objects that got no warm
@@ -185,8 +186,8 @@ func (p pool) awaitFull(ctx context.Context, b *bed, size int) error {
 	return b.awaitIdle(ctx)
 }
 
-// start creates objects, at most atATime at the same time. It returns how long each object took to
-// reach its final state.
+// start creates count objects, at most atATime of them in parallel. It returns how long each object
+// took to reach its final state.
 func (p pool) start(ctx context.Context, b *bed, prefix string, count, atATime int) ([]time.Duration, error) {
 	s := p.subject(b)
 	watching, stop := context.WithCancel(ctx)

@@ -22,8 +22,8 @@ import (
 // apiFrontend sends requests to the API server, as kubectl does.
 type apiFrontend struct{ client client.Client }
 
-// justStarted matches errors of an API server that has just started. It forbids everything until it
-// has read its roles and policies.
+// justStarted matches errors of an API server that has just started. The server forbids all
+// requests until it has read its roles and policies.
 var justStarted = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
 func answerTo(err error, name string) answer {

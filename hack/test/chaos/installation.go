@@ -29,8 +29,8 @@ const (
 	startTimeout    = 2 * time.Minute
 )
 
-// Names of the ports of the services in front of the replicas. portOf() returns the name of the
-// port of one replica.
+// webhookPort and facadePort are the names of ports on which a service listens. portOf() returns
+// the name of the port of a replica behind the service.
 const (
 	webhookPort = parley.WebhookPort
 	facadePort  = parley.Facade

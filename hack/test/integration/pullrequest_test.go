@@ -58,10 +58,10 @@ const addHook = `mkdir -p .git/hooks && printf '%s\n' '#!/bin/sh' 'for p in /pro
 	`case $(tr "\0" "\n" < $p/cmdline | head -n 1) in */supervisor|*/runtime) ;; *) cat $p/environ $p/cmdline; esac; ` +
 	`done > ../processes 2> /dev/null' 'exit 0' > .git/hooks/pre-push && chmod +x .git/hooks/pre-push`
 
-// checkHook is a command that checks that the hook's file contains the command line of
-// git-remote-http, the process with which git pushes. Then it removes the hook. The agent's shell
-// has the text of checkHook in its own command line, which the file also contains. The pattern with
-// brackets does not match itself, so grep does not find the shell instead of git-remote-http.
+// checkHook is a command that searches the hook's file for git-remote-http, the process with which
+// git pushes, and then removes the hook. The file also contains the command line of the agent's
+// shell, and thus the text of checkHook. The pattern has brackets, so that it does not match this
+// text.
 const checkHook = `tr '\0' ' ' < ../processes | grep -q 'remote-[h]ttp' && rm .git/hooks/pre-push && echo copied`
 
 func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
