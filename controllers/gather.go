@@ -81,9 +81,9 @@ func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	// Deleting settings ends their sessions, even if settings with the same name are created at
-	// once. The new settings have another UID. Until the session runs in the current attempt, the
-	// UID in the status may be outdated, so it is not compared.
+	// The deletion of a UserSettings object ends its sessions, even if a new object with the same name
+	// follows at once. The new object has another UID. Until the session runs in the current attempt,
+	// the UID in the status may be outdated, so it is not compared.
 	recreated := lifecycle.Ran(c.Status) && c.Status.StopTime == nil && c.Status.SettingsUID != "" &&
 		c.Status.SettingsUID != settings.UID
 	if !c.BelongsTo(settings) || recreated {

@@ -58,7 +58,7 @@ type leaver struct {
 	pool        *calls.Pool
 	token       func(ctx context.Context, uid string) (string, error)
 	authorities func(ctx context.Context) (*x509.CertPool, error)
-	// noted is a channel that wakes up Start after the map users changed.
+	// noted wakes up the method Start after a change of the field users.
 	noted chan struct{}
 
 	mu    sync.Mutex
@@ -163,7 +163,8 @@ type idleSession struct {
 	seconds float64
 }
 
-// makeRoom asks as many idle sessions of a user to end as are needed, the longest idle first.
+// makeRoom asks idle sessions of a user to end, the longest idle first, until enough sessions have
+// agreed.
 func (l *leaver) makeRoom(ctx context.Context, user types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(ctx, leaveRoundTimeout)
 	defer cancel()
@@ -245,7 +246,7 @@ func (l *leaver) call(ctx context.Context, method string, c *v1alpha1.Conversati
 	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), strconv.Itoa(session.Port)),
 		Path: session.LeavePath}
 	transport := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10}
-	// Only the manager can write status.url, so nobody else can turn off TLS.
+	// The scheme of status.url decides whether to use TLS. Only the manager can write this field.
 	if strings.HasPrefix(c.Status.URL, "https:") {
 		authorities, err := l.authorities(ctx)
 		if err != nil {

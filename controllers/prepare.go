@@ -20,15 +20,15 @@ import (
 // wait.
 type prepared struct {
 	objects.Start
-	// unready says which object that the session needs is missing or unusable. missing is the name
-	// of this object if it is a Secret or a ConfigMap.
+	// unready names a missing or unusable object that the session needs. If this object is a Secret or
+	// a ConfigMap, missing is its name.
 	unready *lifecycle.Blocker
 	missing string
 	// blocked says why the session must not start, for example because its class does not allow its
 	// settings.
 	blocked *lifecycle.Blocker
-	// paused reports that the start is not retried yet: less than minRetryDelay ago, the session was
-	// refused, or another refused session of the user tried again.
+	// paused is set if it is too early for a retry: within the last minRetryDelay, the session was
+	// refused, or another refused session of the user was retried.
 	paused bool
 }
 

@@ -332,9 +332,9 @@ func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing i
 	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
 }
 
-// overdue reports whether a pool has waited for warmPatience to be refilled. The first call begins
-// the wait. An overdue pool is refilled even while sessions wait to be started. Otherwise, many
-// starts in one namespace would keep the pools of all other namespaces empty.
+// overdue reports whether a pool has waited to be refilled for at least warmPatience. The first
+// call begins the wait. An overdue pool is refilled even while sessions wait to be started.
+// Otherwise, many starts in one namespace would keep the pools of all other namespaces empty.
 func (r *warmPoolReconciler) overdue(key poolKey, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,8 +20,7 @@ type TurnReport struct {
 	Turn *v1alpha1.ConversationTurn `json:"turn,omitempty"`
 }
 
-// TurnList is a page of the current outcomes that sessions reported, in the order of the UIDs of
-// their Conversations.
+// TurnList is a page of the current outcomes that sessions reported, sorted by Conversation UID.
 type TurnList struct {
 	Turns []ReportedTurn `json:"turns"`
 	// Next is the UID after which the next page begins; empty on the last page.

@@ -210,9 +210,9 @@ func (k *kubelet) pod(name string) *corev1.Pod {
 	return pod
 }
 
-// report sets the status of a session's container. The operator writes a step of a start to the
-// Conversation only after the step has lasted for some seconds. The times of the pod's conditions
-// are 4 minutes in the past, so that the operator writes the step at once.
+// report sets the status of a session's container. The times of the pod's conditions are 4 minutes
+// in the past. With current times, the operator would wait some seconds before it reports the
+// progress of a start in the Conversation.
 func (k *kubelet) report(name string, ready corev1.ConditionStatus, session corev1.ContainerStatus) {
 	k.t.Helper()
 	then := metav1.NewTime(time.Now().Add(-4 * time.Minute))

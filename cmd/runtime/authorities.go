@@ -31,8 +31,8 @@ var imageAuthorities = []string{
 // the authorities of the image and of bundle. Node uses the file in NODE_EXTRA_CA_CERTS in addition
 // to its own list, so this file contains only bundle.
 //
-// If the image sets SSL_CERT_FILE, the children trust the authorities in the file that the image
-// names, instead of those in imageAuthorities. This process does not read the file of the image.
+// If the image sets SSL_CERT_FILE, the named file replaces imageAuthorities for the children, but
+// not for this process.
 func trust(bundle, home string, image []string) error {
 	if bundle == "" {
 		return nil

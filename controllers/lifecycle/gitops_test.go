@@ -168,7 +168,8 @@ func TestTheTableOfStatesContainsEveryReason(t *testing.T) {
 	}
 }
 
-// declaredReasons returns the constants of the groups whose comments start with one of these texts.
+// declaredReasons returns the reasons in conditions.go, from each group of constants whose comment
+// starts with one of these texts.
 func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), testenv.Path("api", "v1alpha1", "conditions.go"), nil,

@@ -30,8 +30,8 @@ type SessionKey struct {
 }
 
 // NewSettingsStatus returns the status of settings after their references were checked. blockers
-// maps a condition to its first blocker, or to nil if all references of the condition resolve. A
-// condition has no entry in blockers if the settings contain no references of the condition.
+// maps each condition that covers references to the first blocker, or to nil if all of the
+// references resolve. Conditions that cover no references in these settings have no entry.
 func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	blockers map[string]*Blocker) v1alpha1.UserSettingsStatus {
 	status := *settings.Status.DeepCopy()

@@ -62,8 +62,8 @@ type SecretInputs struct {
 	Spend *session.SpendClaims
 	// Authority signs the session's certificate; nil means that the session has none.
 	Authority *Authority
-	// SnapshotSecrets are the current and the previous secret of the manager; they may be empty.
-	// The keys of the session's snapshots and of the Secret's MAC are derived from them.
+	// SnapshotSecrets are the current and the previous secret of the manager; they may be empty. The
+	// session's snapshot keys and the key of the Secret's MAC are derived from them.
 	SnapshotSecrets [][]byte
 }
 
@@ -182,9 +182,9 @@ func addSnapshotKeys(data map[string][]byte, doc *session.Document, secrets ...[
 	return nil
 }
 
-// MoveToScratch lets a session that lost its volume start on scratch space. It replaces the
-// session's Secret, so that the session takes snapshots. If the session already uses scratch space,
-// nothing changes.
+// MoveToScratch lets a session that lost its volume start on scratch space. The session must then
+// take snapshots, so it gets a new Secret with the snapshot keys. If the session already uses
+// scratch space, nothing changes.
 func (s *Start) MoveToScratch(conversation types.UID, snapshotSecrets ...[]byte) error {
 	doc, err := documentIn(s.Secret)
 	if err != nil || doc.Scratch {

@@ -152,9 +152,9 @@ func (s *Session) condense(ctx context.Context, force bool) (condensed bool, err
 // maxSummary is the maximum size of a summary in tokens.
 func (s *Session) maxSummary() int { return s.window() / 8 }
 
-// planCondensation returns the record of a condensation, without the summary. For the recent
-// messages that stay, it tries smaller and smaller token limits until 40% of the context is free.
-// If no limit frees enough, it keeps no recent messages.
+// planCondensation returns the record of a condensation, without the summary. It lowers the token
+// limit for recent messages until 40% of the context is free. If no limit frees enough, the
+// condensation keeps no recent messages.
 func (s *Session) planCondensation(ctx context.Context) turnlog.Record {
 	window, history := s.window(), s.state.history
 	r := turnlog.Record{Kind: turnlog.KindCondensed, MaxFirst: window / 16 * charactersPerToken}
@@ -263,8 +263,8 @@ func (s *state) isLatest(part llm.Part) bool {
 
 const summaryHeading = "The older part of this conversation was summarised to save space. The summary:\n\n"
 
-// head joins those messages of the user that a condensation keeps into one message. The result
-// contains the whole latest message, and the beginning and the end of the first message.
+// head returns one message with the user's texts that a condensation keeps: the beginning and the
+// end of the first message, and the whole latest message.
 func (s *state) head(r turnlog.Record) []llm.Message {
 	head := llm.Message{Role: llm.User}
 	switch {

@@ -18,8 +18,8 @@ import (
 type state struct {
 	cwd, environment, instructions string
 	history                        []llm.Message
-	// first is the user's first message, and latest is the user's last message. history[latestAt]
-	// is latest, or the message with the summary if a condensation copied latest into it.
+	// first and latest are the user's first and last message. latestAt is the index in history of the
+	// last message, or of the summary into which a condensation copied the last message.
 	first, latest *llm.Message
 	latestAt      int
 	// windows maps models to their context windows, as learned from errors of their providers.
@@ -28,8 +28,8 @@ type state struct {
 	// notices holds the notices that the user has received.
 	notices map[string]bool
 	steps   []step
-	// known maps the names of the instruction files in the history to their texts. learned holds
-	// the instructions that the model gets after all results of the last answer's calls.
+	// known maps the names of the instruction files in the history to their texts. learned holds new
+	// instructions, which the model gets after the results of all pending calls.
 	known   map[string]string
 	learned []llm.Part
 	// steered holds the IDs of messages that arrived during a turn.

@@ -30,8 +30,8 @@ type bashInput struct {
 	IsInput     flag   `json:"is_input"`
 }
 
-// number and flag also accept strings, because some models and recordings send strings. They ignore
-// invalid values.
+// The types number and flag also accept strings, because some models and recordings send strings.
+// Invalid values are ignored.
 type (
 	number float64
 	flag   bool

@@ -136,8 +136,8 @@ func TestNothingIsStoredIfAnAttemptIsSupersededWhileItEnds(t *testing.T) {
 	}
 }
 
-// A session's ending is stored while the session starts a new journal. Afterwards the new journal
-// must be the current one, and the earlier journal must be complete.
+// A session sends its final report and starts a new journal at the same time. Afterwards, the new
+// journal must be the current one, and the earlier journal must be complete.
 func TestTheFinalReportDoesNotRestoreAnEarlierJournal(t *testing.T) {
 	t.Parallel()
 	fresh := archivetest.NameOf(archivetest.OtherLines(0, 1))

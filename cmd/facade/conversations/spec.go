@@ -80,8 +80,9 @@ func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time
 	return c, keys
 }
 
-// images returns the values of the fields imageURLs and images. If the request has no data URLs,
-// only imageURLs is set; otherwise only images. Equal images share a ConfigMap.
+// images returns the values of the fields imageURLs and images. If the request has a data URL, only
+// the field images is set. Otherwise, only the field imageURLs is set. Equal images share a
+// ConfigMap.
 func images(conversation string, request []rest.Image, random string) (urls []string,
 	list []v1alpha1.ConversationImage) {
 	if !slices.ContainsFunc(request, func(i rest.Image) bool { return i.Data != nil }) {

@@ -150,9 +150,9 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if given.Code != "" {
-		// An attacker can send a link to the attacker's own account. Without a confirmation, people
-		// who open the link could store their own keys in that account. The link stays valid until
-		// the sign-in is confirmed.
+		// An attacker can send people a link that signs them in to the attacker's account. Without a
+		// confirmation, they could store their own keys in that account. The link stays valid until the
+		// sign-in is confirmed.
 		if !given.Replace {
 			return nil, &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{
 				Detail: "Confirm that you want to sign in as the user of this link", User: u.Name, Namespace: u.Namespace}}
@@ -263,9 +263,9 @@ func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 	return records.Wait()
 }
 
-// recordsOf returns the users in whose settings the revocation of a cookie must be recorded. For
-// the cookie of a person, these are all settings that the person owns. If some of them are later
-// deleted or get another owner, the others still contain the record.
+// recordsOf returns the users whose settings must record the revocation of a cookie. All settings
+// of a person record the revocation of the person's cookie, because some of these settings may
+// later be deleted or get another owner.
 func (s *server) recordsOf(ctx context.Context, credential auth.Credential) (users []*auth.User, err error) {
 	if credential.Username == "" {
 		u, err := auth.Authenticate(ctx, s.cluster, credential)

@@ -33,8 +33,8 @@ const (
 	// Responses are bytes of responses that are not sent yet. The process holds about three copies
 	// of them in memory.
 	Responses
-	// ArchiveReads is the number of reads from the archive. The reads are counted, because their
-	// size is not known in advance.
+	// ArchiveReads are reads from the archive. Their number is limited, because their size is not
+	// known in advance.
 	ArchiveReads
 	// Streams are open streams, downloads and uploads.
 	Streams
@@ -81,8 +81,8 @@ type Options struct {
 	// MaxBody is the largest body, in bytes.
 	MaxBody int64
 	Streams Bounds
-	// Responses limits the bytes of responses in memory. The default limit of a user has room for
-	// the largest event of a session and some pages.
+	// Responses limits the bytes of responses in memory. The default limit of a user has room for the
+	// largest event of a session and some pages of events.
 	Responses Bounds
 }
 
@@ -220,7 +220,7 @@ func (b *Budget) refusal(user string, r Resource, size int64) error {
 	return nil
 }
 
-// add changes a user's usage by size. A negative size makes room, so add then calls grant.
+// add changes a user's usage by size. If size is negative, waiters may get the freed amount.
 func (b *Budget) add(user string, r Resource, size int64) {
 	a := b.account(user)
 	a.used[r] += size
@@ -234,8 +234,8 @@ func (b *Budget) add(user string, r Resource, size int64) {
 }
 
 // grant grants the resource to waiters in their order. It skips a waiter whose user is at the limit
-// per user. If a waiter exceeds the total limit, the waiters after it must wait too. This does not
-// apply to the resource Responses: each waiter for it is checked, because its total limit differs
+// per user. If a waiter exceeds the total limit, all later waiters must wait too. Only for the
+// resource Responses, later waiters are still checked, because the total limit of responses differs
 // between users.
 func (b *Budget) grant(r Resource) {
 	full := false
@@ -254,8 +254,8 @@ func (b *Budget) grant(r Resource) {
 	})
 }
 
-// enqueue adds a waiter to the current round. If the same user already waits, it adds the waiter to
-// the round after the user's last waiter.
+// enqueue adds a waiter to the current round. If the user already has waiters, the new waiter gets
+// the round after the last round of these waiters.
 func (b *Budget) enqueue(r Resource, w *waiter) {
 	w.round = b.round[r]
 	for _, other := range b.waiting[r] {

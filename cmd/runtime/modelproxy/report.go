@@ -15,8 +15,8 @@ type outgoing struct {
 	spent session.Dollars
 }
 
-// report returns the next report. It asks the archive to reserve the amount want, or at least the
-// amount need.
+// report returns the next report. The parameter want is the reservation that the report requests,
+// and need is the smallest sufficient reservation.
 func (a *account) report(need, want session.Dollars) outgoing {
 	a.sequence++
 	report := session.SpendReport{Run: a.run, Sequence: a.sequence, Need: need, Want: want,
@@ -38,9 +38,9 @@ func (l *costLine) at(key lineKey) session.SpentLine {
 		Cost: session.DollarsOf(&l.cost)}
 }
 
-// send sends a report and applies the answer. After an error, the archive may still have recorded
-// the report. If frozen is set, this report may have changed the reservation, so send gives up the
-// free part of the reservation.
+// send sends a report and applies the answer. After an error, it is unknown whether the archive
+// recorded the report. If the report may have changed the reservation (a.frozen is set), send gives
+// up the free part of the reservation.
 func (a *account) send(ctx context.Context, report outgoing) (session.SpendGrant, error) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -186,8 +186,8 @@ func (a *account) finish(ctx context.Context) error {
 			return a.closed
 		}
 		report := a.report(a.openSum(), a.openSum())
-		// A report omits lines that have no day yet. They get the day of the archive's first
-		// answer, and the next report contains them. While such lines exist, no report is final.
+		// A report omits cost lines that have no day yet. The archive's first answer contains their day,
+		// and the next report contains the lines. While such lines exist, no report is final.
 		report.Final = a.calls == 0 && !a.hasUndated()
 		a.frozen = true
 		calls := a.calls

@@ -21,7 +21,7 @@ type sheet struct {
 
 var mark = regexp.MustCompile(`^( *)(- )?(?:[^\n]*: )?xmark(\d+)x(?:: "")?$`)
 
-// text returns a mark for a template text. The function fill later replaces the mark's whole line
+// text returns a mark for a template text. The method fill later replaces the mark's whole line
 // with the text and keeps the indentation.
 func (s *sheet) text(format string, args ...any) string {
 	s.texts = append(s.texts, fmt.Sprintf(format, args...))
