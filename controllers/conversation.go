@@ -59,7 +59,7 @@ type conversationReconciler struct {
 
 	warm      *warmSet
 	warmPause warmPause
-	// calls sends requests to sessions. The context in lifetime ends when the manager stops.
+	// The pool calls sends requests to sessions. The context lifetime ends when the manager stops.
 	calls    *calls.Pool
 	lifetime context.Context
 }

@@ -28,9 +28,9 @@ func owningConversation(o client.Object) *metav1.OwnerReference {
 	return owner
 }
 
-// ownershipError returns the error for an object that has a name that Parley needs, but cannot be
-// used. It is a terminatingError if the object is being deleted or belongs to an earlier
-// Conversation with this name. Otherwise, it is a foreignError.
+// ownershipError returns the error for an unusable object whose name Parley needs. The error is a
+// terminatingError if the object is being deleted or belongs to an earlier Conversation with this
+// name. Otherwise, it is a foreignError.
 func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation) error {
 	controller := metav1.GetControllerOf(object)
 	leaving := object.GetDeletionTimestamp() != nil || controller != nil && controller.Kind == "Conversation" &&

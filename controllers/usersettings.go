@@ -101,8 +101,8 @@ func (r *userSettingsReconciler) heirs(ctx context.Context, o client.Object) []r
 	return heirs(ctx, r.client, client.ObjectKeyFromObject(o))
 }
 
-// settingsOfSecret returns requests for the settings that refer to a Secret, and for the settings
-// that a managed Secret belongs to.
+// settingsOfSecret returns requests for all UserSettings that refer to a Secret. If the Secret is
+// managed for UserSettings, it also returns a request for them.
 func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	requests := requestsForSecret(ctx, r.client, &v1alpha1.UserSettingsList{}, secret)
 	if name := managedFor(secret); name != "" {

@@ -49,9 +49,9 @@ func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	return v1alpha1.WorkspaceScratch, nil
 }
 
-// findVolume returns the PersistentVolumeClaim of the session, or nil. It has the default name,
-// unless it was created with a warm pod. If live is set and the cache shows no volume, findVolume
-// asks the API server.
+// findVolume returns the PersistentVolumeClaim of the session, or nil. The claim has the default
+// name, unless it was created with a warm pod. If live is set and the cache shows no claim,
+// findVolume asks the API server.
 func (g *gatherer) findVolume(ctx context.Context, c *v1alpha1.Conversation,
 	live bool) (*corev1.PersistentVolumeClaim, error) {
 	readers := []client.Reader{g.cache}

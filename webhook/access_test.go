@@ -87,8 +87,8 @@ func TestReferringToImagesInAConfigMapNeedsAccessToIt(t *testing.T) {
 	all := user(t, "all-images", namespace, use("default"), get("configmaps", "mine", "theirs"))
 	expectRefused(t, some.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "theirs"`,
 		"spec.images[2].configMapKeyRef", "spec.images[3].configMapKeyRef")
-	// No warning is about the images, because users without access must not learn the content of a
-	// ConfigMap.
+	// The warnings do not mention the images, because users without access must not learn the content
+	// of a ConfigMap.
 	expectWarnings(t, some, `spec.userSettingsName: UserSettings "default" do not exist yet`)
 	expectAccepted(t, all.create(t, object(t, "Conversation", namespace, spec)))
 }

@@ -67,8 +67,8 @@ func (r request) checkLevels(ctx context.Context, heir, name string, f *findings
 	return nil
 }
 
-// inherit completes settings with the values that they inherit. It ignores missing inherited
-// settings: the manager reports them when a session starts.
+// inherit adds the inherited values to UserSettings. It does not fail if the inherited UserSettings
+// do not exist: the manager reports this when a session starts.
 func (r request) inherit(ctx context.Context, settings *v1alpha1.UserSettings) error {
 	if settings.Spec.InheritFrom == nil {
 		return nil

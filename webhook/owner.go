@@ -85,7 +85,7 @@ func (r request) mayImpersonate(ctx context.Context, username string) (bool, err
 
 var requesterPath = field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationRequestedBy)
 
-// checkRequester refuses a new Conversation that names the person who requested it, unless the
+// checkRequester refuses a new Conversation with the annotation AnnotationRequestedBy, unless the
 // sender is the facade.
 func (r request) checkRequester(conversation *v1alpha1.Conversation, f *findings) {
 	if _, set := conversation.Annotations[v1alpha1.AnnotationRequestedBy]; set && !r.fromFacade() {

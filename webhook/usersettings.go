@@ -104,8 +104,8 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	if err == nil {
 		err = request.checkInheritance(ctx, old, settings, found)
 	}
-	// Check the agent only if it changes. Otherwise, users could not change any field of settings
-	// whose agent was removed from the catalogue.
+	// Check the agent only if it changes. Otherwise, UserSettings could not be changed after their
+	// agent was removed from the catalogue.
 	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
 		err = request.checkAgent(ctx, v.agents, *agent, found)
 	}

@@ -53,7 +53,7 @@ const (
 	// ArchiveAttempt is the attempt of the session that sends the request. Only the latest attempt
 	// may write, because a stale attempt may still send events after a newer attempt has started.
 	ArchiveAttempt = "attempt"
-	// ArchiveEarlier is the number of an earlier journal; 1 is the journal before the current one.
+	// ArchiveEarlier selects an earlier journal: 1 is the journal before the current one.
 	ArchiveEarlier = "earlier"
 	// ArchiveWait is the number of seconds for which a request may wait for a change.
 	ArchiveWait = "wait"

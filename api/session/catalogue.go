@@ -49,7 +49,7 @@ type Agent struct {
 	Image string `json:"image,omitempty"`
 }
 
-// DefaultAgent is the agent for settings that name no agent, if the catalogue contains it.
+// DefaultAgent is the agent for UserSettings that name no agent. The catalogue may lack this agent.
 // OpenHands clients always send this name.
 const DefaultAgent = v1alpha1.DefaultAgent
 

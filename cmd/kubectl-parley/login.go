@@ -217,9 +217,9 @@ func namesOf(all []rest.SettingsName) (names []string) {
 	return names
 }
 
-// choose returns the given settings, and fails if the person may not use them. If no settings are
-// given, it returns the stored settings. If the person may not use the stored settings, it returns
-// the person's only settings. If the person has several settings or none, it returns an empty name.
+// choose returns the name of the UserSettings to use: the given name, else the stored name if the
+// person may use these UserSettings, else the name of the person's only UserSettings, else an empty
+// name. It fails if the person may not use the given UserSettings.
 func (i *identity) choose(given, stored string) (string, error) {
 	names := namesOf(i.Settings)
 	switch {

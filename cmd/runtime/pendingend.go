@@ -33,9 +33,8 @@ func (s *run) readPendingEnd() *session.Termination {
 	return &end.Termination
 }
 
-// hasEventsAfter reports whether the journal has changed since it had this number of events: it has
-// further events, or fewer events. Further notices do not count, because the runtime may write a
-// notice after the end of the work.
+// hasEventsAfter reports whether the journal has more or fewer events than the parameter events. It
+// ignores additional notices, because the runtime may write a notice after the end of the work.
 func (s *run) hasEventsAfter(events int) bool {
 	later := events > s.journal.Len()
 	err := s.journal.Events(events, func(e *session.Event) bool {

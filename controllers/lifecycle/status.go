@@ -57,8 +57,7 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	if !o.SettingsExist && everRan(before) && status.SettingsUID == "" {
 		status.SettingsUID = deletedSettings
 	}
-	// If settings that had no owner get an owner, their Conversations belong to this owner from
-	// then on.
+	// If UserSettings without an owner get an owner, their Conversations get the same owner.
 	if o.SettingsExist && status.SettingsUID != "" {
 		status.Owner = o.SettingsOwner
 	}

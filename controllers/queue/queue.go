@@ -14,7 +14,8 @@ import (
 type Session struct{ User, Name types.NamespacedName }
 
 // Queue tracks running and waiting sessions per user, in memory. Every session with a pod holds a
-// slot, and every waiting session has a recorded number, so a new manager rebuilds the same queue.
+// slot, and every waiting session has a queue number in its status, so a new manager rebuilds the
+// same queue.
 type Queue struct {
 	mu     sync.Mutex
 	users  map[types.NamespacedName]*account
@@ -36,8 +37,8 @@ type account struct {
 	highest int32
 }
 
-// waiter is a waiting session. Waiters are ordered by number. The clocks of two managers may
-// differ, so times would not preserve the order.
+// waiter is a waiting session. Waiters are ordered by queue number, not by time, because the clocks
+// of two managers may differ.
 type waiter struct {
 	number int64
 	name   types.NamespacedName
@@ -100,8 +101,8 @@ func (q *Queue) Enter(s Session, limit *int32, recorded int64) (number int64) {
 	return number
 }
 
-// Restore adds a session with a recorded number to the waiting sessions. It assigns no slot,
-// because sessions with lower numbers may be restored later.
+// Restore adds a session with a recorded queue number to the waiting sessions. It assigns no slot,
+// because sessions with lower queue numbers may be restored later.
 func (q *Queue) Restore(s Session, limit int32, recorded int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -110,8 +111,8 @@ func (q *Queue) Restore(s Session, limit int32, recorded int64) {
 	}
 }
 
-// wait adds a session to the waiting sessions and returns its number. A session that waits already
-// keeps its number.
+// wait adds a session to the waiting sessions and returns its queue number. If the session already
+// waits, it keeps its queue number.
 func (a *account) wait(name types.NamespacedName, limit int32, number int64) int64 {
 	a.highest = max(a.highest, limit)
 	if at, waits := a.position(name); waits {

@@ -30,7 +30,7 @@ var (
 type entry struct {
 	key  string
 	size int64
-	// version is the object's version, as open returns it.
+	// version is the object's version. The method open returns the same version.
 	version string
 }
 

@@ -52,9 +52,9 @@ func namespaceLedgerKey(namespace, month string) string {
 // Spend records the costs in a report and decides about its reservation. For each month, the
 // owner's ledger is written first, then the amounts in the namespace's ledger. Spend answers only
 // after both writes, so a session never uses a reservation that is missing in the namespace's
-// ledger. Spend writes the months that otherMonths returns before the current month. If a ledger of
-// these months shows that the session's process has ended, Spend fails, and makes no reservation in
-// the current month.
+// ledger. Spend first writes the months from otherMonths, and then the current month. If a ledger
+// of the other months shows that the session's process has ended, Spend fails, and makes no
+// reservation in the current month.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()

@@ -17,7 +17,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 )
 
-// paidCluster contains settings of an owner. The class of these settings has spending limits.
+// paidCluster gives all UserSettings the same owner, unless the field owner is empty. The default
+// class has spending limits.
 type paidCluster struct {
 	stubCluster
 	owner string

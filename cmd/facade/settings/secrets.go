@@ -115,8 +115,8 @@ func (s *Store) storeSecret(ctx context.Context, u *auth.User, name string, entr
 	})
 }
 
-// storeSecrets stores secrets by means of a settings request. relocate maps the location of an
-// error in that request to the location in the request of the client.
+// storeSecrets stores secrets by means of a settings request. The function relocate maps an error's
+// location in the settings request to its location in the client's request.
 func (s *Store) storeSecrets(ctx context.Context, u *auth.User, secrets rest.UserSecrets,
 	relocate func(rest.Location) rest.Location) error {
 	err := s.store(ctx, u, rest.SettingsOf(&rest.Settings{SecretsStore: rest.Set(secrets)}))

@@ -12,8 +12,8 @@ const (
 	// headroom is the number of bytes that can be allocated between two garbage collections.
 	headroom = 16 << 20
 	// leastPercent is the smallest GOGC: a very large heap must not be collected too often.
-	// mostPercent is the largest GOGC: a small heap must not be collected too rarely. gcPercent
-	// exceeds mostPercent only if a heap needs a larger GOGC to grow to the parameter floor.
+	// mostPercent is the largest GOGC: a small heap must not be collected too rarely. Only a heap
+	// smaller than the parameter floor of gcPercent may get a larger GOGC.
 	leastPercent, mostPercent = 25, 400
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Add records or refuses any body. It never responds with an internal error.
+// The method Add records or refuses any body. It never responds with an internal error.
 func FuzzAdd(f *testing.F) {
 	for _, seed := range []string{
 		`{"action":"message","args":{"content":"hello","image_urls":["data:image/png;base64,AA=="]}}`,

@@ -57,7 +57,7 @@ type account struct {
 	ledger  Ledger // nil if costs are not reported
 	limited bool
 	options *Options
-	// run is the number of this process. Each new process of the session has a higher number.
+	// run identifies this process by its start time, in Unix milliseconds.
 	run int64
 	// sending is a lock: only the goroutine that put a value into the channel sends requests to the
 	// archive.

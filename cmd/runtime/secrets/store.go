@@ -18,8 +18,8 @@ type Store struct {
 }
 
 // Take moves the session's secrets from this process's environment to a Store, so that no child
-// inherits them. The kernel still shows the initial environment in /proc. The process must have
-// called supervise.Guard, so that other processes cannot read it there.
+// inherits them. The kernel still shows the initial environment in /proc. To hide that environment
+// from other processes, this process must have called supervise.Guard.
 func Take(doc *session.Document) (*Store, error) {
 	values := map[string]string{}
 	for _, variable := range os.Environ() {

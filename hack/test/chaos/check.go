@@ -46,7 +46,8 @@ type found struct {
 }
 
 // check checks all objects repeatedly until no problem is left or the time is over, and then
-// reports the remaining problems. It returns the last problem that it saw, even if it is gone.
+// reports the remaining problems. It returns the last problem that it saw, even if that problem is
+// gone.
 func (w *world) check(ctx context.Context) (last string) {
 	var problems []problem
 	settling, cancel := context.WithTimeout(ctx, settleTimeout)

@@ -10,8 +10,8 @@
 // The ledger must never exceed the limit, and must agree with the model's own count.
 //
 // With -hostile, the program kills nothing. It measures the waiting times of users with real
-// sessions, in turns without and with a hostile tenant. The tenant attacks Parley with the rights of
-// the ClusterRole "edit" in one namespace.
+// sessions, alternately without and with attacks of a hostile tenant. The tenant has the
+// ClusterRole "edit" in one namespace.
 package main
 
 import (

@@ -40,7 +40,8 @@ const (
 	limitPerSession = session.Dollar / 20
 	// After this many kills, the month changes, so that the sessions can spend money again.
 	killsPerMonth = 20
-	// changeMonth sets the clock of the first archive to this long before the end of the month.
+	// beforeMonth is the time that remains until the next month after changeMonth has set the clock
+	// of the first archive.
 	beforeMonth  = 3 * time.Second
 	afterRefusal = 500 * time.Millisecond
 	// sessionVictim is the name under which kills of sessions are counted.
