@@ -174,8 +174,8 @@ func (w *warmth) podOf(c *v1alpha1.Conversation) *corev1.Pod {
 	return &pods[0]
 }
 
-// writesOfSession returns the manager's writes for a session, without the first writes. It omits
-// events and the writes that refill the pool.
+// writesOfSession returns the manager's writes for a session, beginning at the index first. It
+// omits events and the writes that refill the pool.
 func (w *warmth) writesOfSession(first int) (writes []string) {
 	for _, write := range testenv.Writes(w.T, auditDir, managerUser, w.namespace)[first:] {
 		if write.Object.Resource != "events" && (!strings.HasPrefix(write.Object.Name, "warm-") || write.Verb == "patch") &&
@@ -270,7 +270,8 @@ func TestAWakingSessionGetsAWarmPod(t *testing.T) {
 	}
 }
 
-// This test is not parallel, so that the start is fast. The first write records the new attempt.
+// This test is not parallel: during a slow start, the manager would also write the steps of the
+// start to the status. The first of the four writes records the new attempt.
 func TestAWakeCostsFourWritesOfTheManager(t *testing.T) {
 	w := newWarmth(t, 1)
 	first := w.suspendRunning("c")

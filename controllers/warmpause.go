@@ -87,7 +87,7 @@ func (p *warmPause) note(session types.NamespacedName, lacksRoom bool, now time.
 	p.changed(session.Namespace)
 }
 
-// refused pauses the pools of a namespace in which the API server refused a warm pod.
+// The method refused pauses the pools of a namespace after the API server rejected a warm pod.
 func (p *warmPause) refused(namespace string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,8 +130,9 @@ func (s *pausedSpace) begin(now time.Time) {
 	s.delay = min(2*s.delay, maxWarmPause)
 }
 
-// left returns how long the pause of a namespace still lasts; zero without a pause. While a session
-// lacks room, the end of the pause is unknown, and left returns minWarmPause.
+// The method left returns how long the pause of a namespace still lasts; zero without a pause.
+// While a session lacks room, the end of the pause is unknown. The method then returns
+// minWarmPause.
 func (p *warmPause) left(namespace string, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,9 +4,9 @@ import "time"
 
 // ConversationRequest is the body of POST /api/conversations. A null field counts as left out.
 //
-// The tag `spec` names the corresponding field in ConversationSpec. Without this tag, that field
-// has the JSON name in camel case: gitProvider for git_provider. The tag `spec:"-"` means that
-// ConversationSpec has no such field.
+// The tag `spec` names the corresponding field in ConversationSpec. A field without this tag
+// corresponds to the field with the same name in camel case: gitProvider for git_provider. The tag
+// `spec:"-"` means that ConversationSpec has no such field.
 type ConversationRequest struct {
 	Repository               *string           `json:"repository,omitempty"`
 	GitProvider              *string           `json:"git_provider,omitempty"`

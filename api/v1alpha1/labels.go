@@ -26,7 +26,7 @@ const (
 	// session started. Sessions that cannot change their model do not have this label.
 	LabelModel = "parley.dev/model"
 	// LabelProtocol is the protocol of the session in a pod: ProtocolHTTPS if the session has a
-	// certificate. Parley 0.1.0 did not set this label, and did not sign the Secrets of its pods.
+	// certificate. A pod without this label was created by Parley 0.1.0, and its Secret is not signed.
 	LabelProtocol = "parley.dev/protocol"
 	ProtocolHTTP  = "http"
 	ProtocolHTTPS = "https"
@@ -43,8 +43,8 @@ const AnnotationPod = "parley.dev/pod"
 // manager sent to the running session.
 const AnnotationModel = "parley.dev/model"
 
-// AnnotationSettingsStored marks UserSettings that were stored over HTTP. If a user stored only
-// default values, nothing else distinguishes them from settings that were never stored.
+// AnnotationSettingsStored marks a UserSettings that was stored over HTTP. If a user stored only
+// default values, only this annotation shows that the UserSettings was stored.
 const AnnotationSettingsStored = "parley.dev/settings-stored"
 
 // AnnotationEndedSignIns is set on UserSettings. It lists the ID and expiry of each sign-in that
@@ -83,7 +83,8 @@ const (
 // namespace.
 const AgentCatalogueName = "parley-agents"
 
-// DefaultAgent is the agent of settings that name no agent, if the catalogue has this entry.
+// DefaultAgent is the agent if neither the Conversation nor its UserSettings name one. If the
+// catalogue lacks this entry, the session has no agent.
 const DefaultAgent = "CodeActAgent"
 
 // DefaultMaxIterations applies to settings without maxIterations.

@@ -179,7 +179,7 @@ func TestSecretsAreMergedEntryByEntry(t *testing.T) {
 	}
 }
 
-// shows fails the test unless a field of the body equals this JSON.
+// shows is an assertion that a field of the body equals this JSON.
 func (r reply) shows(t *testing.T, field, want string) reply {
 	t.Helper()
 	reply{body: jsonOf(t, r.field(t, field))}.says(t, want)

@@ -221,7 +221,7 @@ func (p *facadeUser) state(ctx context.Context, conversation string) (stopReason
 }
 
 // awaitStart waits until a stopped session has started. It returns false if nothing will start the
-// session: if p.asleep is nil or returns false.
+// session. In this case, p.asleep is nil or returns false.
 func (p *facadeUser) awaitStart(ctx context.Context, conversation string) bool {
 	if p.asleep == nil {
 		return false

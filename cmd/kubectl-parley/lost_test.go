@@ -101,8 +101,8 @@ func TestChatReconnectsToAnotherFacadePod(t *testing.T) {
 	}
 }
 
-// Without an archive, chat can read the history of the stopped session only after its message has
-// started the session. An earlier message in this history has the same text as the new message.
+// The session is stopped, and there is no archive. The command chat can read the history only after
+// the new message has started the session. An earlier message in the history has the same text.
 func TestChatThatWakesASessionIgnoresAnEarlierMessageWithTheSameText(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)

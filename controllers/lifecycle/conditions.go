@@ -54,8 +54,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 	}
 }
 
-// workspaceProblem returns why a session has scratch space although its class requests a volume, or
-// although the session had a volume before. Otherwise, the reason is empty.
+// workspaceProblem returns why a session has scratch space instead of the volume that its class
+// requests or that the session had before. The reason is empty if there is no such problem.
 func workspaceProblem(status v1alpha1.ConversationStatus, o Observation) (reason, message string) {
 	before := o.Conversation.Status
 	known := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionWorkspaceReady)

@@ -96,9 +96,9 @@ func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserS
 
 // NotAllowed returns a blocker for the first value that the class or the user's confirmation mode
 // does not allow; nil if the session may start. The webhook's checks do not suffice, because the
-// class may have changed since then. After a user starts a session, the status records the limits
-// of the class as soon as the session has a pod. Later attempts keep these limits, so the
-// Conversation's workspace and lifetimes are checked only until the limits are recorded.
+// class may change after them. The Conversation's workspace and lifetimes are checked only until
+// the session has a pod. The status then records the limits of the class, and they apply until a
+// user starts the session again.
 func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	agent *session.Agent) *lifecycle.Blocker {
 	errs := c.Spec.ConversationErrors(c.Name, &conversation.Spec)

@@ -19,9 +19,9 @@ const (
 	RefusedHistory Refusal = "history"
 )
 
-// refusal returns the part of the request that the provider refused; empty if the provider did not
-// refuse the content of messages. OpenAI's errors name the refused parameter. Anthropic's error
-// messages begin with the path of the refused field. Gateways quote the messages of both.
+// refusal returns the part of the request that the provider refused; empty if the content of the
+// messages is not the cause. OpenAI's errors name the refused parameter. Anthropic's errors begin
+// with the path of the refused field. Gateways quote the errors of both providers.
 func (r providerError) refusal() Refusal {
 	text := r.text()
 	mentions := func(words ...string) bool {

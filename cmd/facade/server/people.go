@@ -153,8 +153,8 @@ func (s *server) appear(ctx context.Context, username string, names []types.Name
 	}
 }
 
-// countPerson counts a request towards the rate limit of the person. Requests that use settings
-// count towards the rate limit of these settings: see admit.
+// countPerson counts a request towards the rate limit of the person. Requests that use a
+// UserSettings count towards the rate limit of this UserSettings: see the method admit.
 func (s *server) countPerson(credential auth.Credential) error {
 	return s.budget.Count("person "+credential.Username, 1)
 }

@@ -174,8 +174,7 @@ type operation struct {
 }
 
 func (s *server) operations() map[string]map[string]operation {
-	// on(do) returns an operation on one conversation. do reads the conversation from the API
-	// server.
+	// on returns an operation on one conversation. The function do itself reads the conversation.
 	on := func(do func(context.Context, *auth.User, string) (any, error)) operation {
 		return operation{do: func(ctx context.Context, r request) (any, error) {
 			return do(ctx, r.user, r.PathValue("id"))

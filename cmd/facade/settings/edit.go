@@ -51,9 +51,9 @@ func newEdit(live *v1alpha1.UserSettings, liveSpec map[string]any, requested []r
 	return e, nil
 }
 
-// llmKeyParts returns parts of the name of the Secret for the new API key of the model. The new key
-// must never reach the old endpoint. If the request also changes the endpoint, the Secret therefore
-// has a new name. The new spec then changes the endpoint and the name of the Secret in one write.
+// llmKeyParts returns name parts for the Secret that stores e.llmKey. This key must never reach the
+// old endpoint. If the request also changes the endpoint, the Secret therefore has a new name. The
+// new spec then changes the endpoint and the name of the Secret in one write.
 func (e *edit) llmKeyParts() (parts []string) {
 	model, _ := e.spec["llmModel"].(string)
 	baseURL, _ := e.spec["llmBaseURL"].(string)

@@ -99,9 +99,8 @@ func (d *Driver) recordEnd(end *ending) {
 		}
 		events = append(events, failure)
 	}
-	// A one-shot session is finished after its turn, unless a message waits. The user can send only
-	// one message, so the waiting message is the user's reason for the rejection of an action. The
-	// agent must still read this reason.
+	// A one-shot session is finished after its turn, unless a message waits. This message can only be
+	// the user's reason for rejecting an action. The agent must still read this reason.
 	if end.state == session.StateAwaiting && d.Doc.OneShot && len(d.history.waiting) == 0 {
 		end.state = session.StateFinished
 	}
@@ -349,7 +348,7 @@ func (d *Driver) endingOf(reason acp.StopReason, err error) ending {
 	return failedTurn(fmt.Sprintf("the agent ended its turn with an unknown stop reason: %q", reason))
 }
 
-// busy sets whether the turn keeps the session from becoming idle; d.mu is held.
+// busy(true) keeps the session from becoming idle, until busy(false) is called; d.mu is held.
 func (d *Driver) busy(busy bool) {
 	switch {
 	case busy && d.done == nil:

@@ -119,10 +119,10 @@ func (k *Keeper) settle(ctx context.Context) error {
 	}
 	if found.ID == k.Next.Snapshot.ID {
 		k.Last = *k.Next
-		// The ID proves only that the archive has the files of k.Next. If the snapshot before had
-		// the same files, it had the same ID, and the archive may still have its Contents. Event -2
-		// does not exist. The method take therefore finds outdated Contents in k.Last, and commits
-		// the snapshot again.
+		// The ID proves only that the archive has the files of k.Next. If only the Contents changed, the
+		// previous snapshot has the same ID, and the archive may still have the previous Contents. No
+		// event has the ID -2, so the method take finds that the Contents differ, and commits the
+		// snapshot again.
 		k.Last.Contents = Contents{Event: -2}
 	}
 	k.Next = nil

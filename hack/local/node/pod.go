@@ -58,8 +58,8 @@ type podRun struct {
 
 func newPodRun(ctx context.Context, n *Node, pod *corev1.Pod) *podRun {
 	r := &podRun{node: n, pod: pod}
-	// Only r.stop may end the pod's context, because its cause must be a *stopped. The end of ctx
-	// therefore does not end the pod's context directly, but calls r.stop.
+	// The pod's context must end with a *stopped as its cause, so only r.stop may end this context.
+	// The end of ctx therefore calls r.stop.
 	r.ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { r.stop(&stopped{nodeStops, stopGrace}) })
 	r.seen = observation{phase: corev1.PodPending, since: metav1.Now(), state: waiting("ContainerCreating", "")}

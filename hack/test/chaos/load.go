@@ -25,9 +25,9 @@ const (
 )
 
 const (
-	// A client pauses for a random time, at most this long, between two requests. With warm pods,
-	// the limit is longer: the manager rarely refills the pools while sessions wait to be started,
-	// and with short pauses some session would almost always wait.
+	// A client pauses for a random time, at most this long, between two requests. With warm pods, the
+	// limit is longer, because the manager rarely refills the pools while sessions wait to be started.
+	// With short pauses, some session would almost always wait, and the pools would often be empty.
 	maxPause, maxPauseWithPools = 250 * time.Millisecond, time.Second
 	// A request with an unknown outcome may be in flight for this time. The next request about the
 	// same object waits that long, so that the order of the two requests is certain.
@@ -44,8 +44,8 @@ type frontend interface {
 
 type answer struct {
 	outcome outcome
-	// missing is set if the object does not exist. early is set if the API server refused the
-	// request because it had not loaded its roles yet.
+	// missing is set if the object does not exist. early is set if the API server refused the request
+	// because its roles were not loaded yet.
 	missing, early bool
 	// name is the name of the object that was created or found.
 	name string

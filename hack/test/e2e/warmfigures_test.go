@@ -60,9 +60,8 @@ type startTimes struct{ running, called []time.Duration }
 
 type startKind struct {
 	name string
-	// Each kind of start has its own SessionClass, which the function class configures. If this
-	// function is nil, the kind needs no SessionClass. pool is the number of warm pods of the
-	// SessionClass.
+	// The function class configures the SessionClass of this kind of start. It is nil if the kind
+	// needs no SessionClass. pool is the number of warm pods of the SessionClass.
 	class func(*v1alpha1.SessionClassSpec)
 	pool  int32
 	// prepare runs before a start is measured. begin requests the start.
@@ -236,8 +235,8 @@ func (s *starts) beginPod(ctx context.Context, _, name string) error {
 	return s.client.Create(ctx, barePod(s.user.namespace, name))
 }
 
-// beginSilent begins a session without a message, because Parley's own image has no shell for an
-// agent.
+// beginSilent begins a session without a message. A message would start the agent, which needs a
+// shell, and Parley's own image has no shell.
 func (s *starts) beginSilent(ctx context.Context, class, name string) error {
 	return s.client.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: s.user.namespace,
 		Name: name}, Spec: v1alpha1.ConversationSpec{SessionClassName: &class}})

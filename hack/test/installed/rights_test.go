@@ -244,8 +244,8 @@ func kubernetesTokens(t *testing.T, i *installation) {
 	}
 }
 
-// onboards signs a person in for the first time. The webhook checks the UserSettings that the
-// manager then creates.
+// onboards makes the manager create the UserSettings of a new person. The webhook checks these
+// UserSettings.
 func onboards(t *testing.T, i *installation, issuer *openid.Issuer) {
 	team := namespace(t, "rights-team")
 	create(t, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "rights-class"}})
