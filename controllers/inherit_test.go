@@ -83,8 +83,8 @@ func TestASessionGetsInheritedKeysWithTheirAddresses(t *testing.T) {
 	if got := *documentOf(t, ns, "second").Settings.LLMModel; got != "openai/gpt-6" {
 		t.Errorf("the next session has the model %q", got)
 	}
-	// A change of another field does not send the inherited model to running sessions. A new model
-	// in the heir's own settings is sent.
+	// If the heir changes another field, running sessions do not get the team's new model. If the
+	// heir sets its own model, running sessions get this model.
 	change(t, heir, func(s *v1alpha1.UserSettings) { s.Spec.Language = ptr.To("fr") })
 	awaitSettings(t, heir, v1alpha1.ReasonReady)
 	if got := archive.sends(t, ns); got != "0 uploads, 0 patches" {

@@ -29,10 +29,10 @@ func newInputReader(c client.Reader, namespace string) *inputReader {
 	return &inputReader{c, namespace, newSecretReader(c, namespace), map[string]sets.Set[string]{}}
 }
 
-// firstMissing looks for a Secret or ConfigMap that is missing or lacks a key. It returns the name
-// of the first one that it finds, and the reason as a blocker. The parameter last is the name that
-// the previous call for this session returned. firstMissing checks the object with this name before
-// all others: hundreds of sessions may wait for it, and should read no other object meanwhile.
+// firstMissing returns the name of a Secret or ConfigMap that is missing or lacks a key, and the
+// reason as a blocker. The parameter last is the name that the previous call for this session
+// returned. firstMissing checks the object with this name first: hundreds of sessions may wait for
+// this object, and should read no other object meanwhile.
 func (r *inputReader) firstMissing(ctx context.Context, files []objects.SecretFile, refs []v1alpha1.ConfigMapReference,
 	last string) (name string, missing *lifecycle.Blocker, err error) {
 	type input struct {

@@ -347,8 +347,8 @@ func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	})
 }
 
-// The refused session may request more than the other sessions, so the others may still fit the
-// quota.
+// The refused session may request more than the other sessions. The others may still fit the quota,
+// so they must get the slot.
 func TestASessionRefusedByAQuotaFreesItsSlotSoon(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -418,7 +418,7 @@ func TestRefusedSessionsOfAUserRetryOneAfterAnother(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}
-	// After the first success, the other sessions do not wait for one another.
+	// As soon as one session has its pod, the other sessions no longer retry one after another.
 	await(t, func() error {
 		p.advance(minRetryDelay)
 		for range 2 {
@@ -465,7 +465,7 @@ func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	b.end(`{"reason":"Completed"}`)
 	p.expect("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 	p.reconcile("b")
-	// The manager restarts, and session a gets the slot again. Only now, its start deadline begins.
+	// The manager restarts, and session a gets the slot again. Its start deadline begins only now.
 	p = timedProcess{newProcess(p.client, p.client), t, ns, p.now}
 	p.clock = p.now
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)

@@ -113,8 +113,8 @@ type Scope struct {
 	Namespaces []string
 }
 
-// namespaceConfigs returns cache settings for all namespaces of the two lists. If the first list is
-// empty, it returns nil, which means all namespaces.
+// namespaceConfigs returns a cache configuration for each namespace in the two lists. If the first
+// list is empty, it returns nil: the cache then covers the whole cluster.
 func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Config {
 	if len(namespaces) == 0 {
 		return nil

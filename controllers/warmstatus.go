@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// writeStatus writes the counts of a class, if they changed.
+// writeStatus writes the numbers of warm pods to the status of a class, if they changed.
 func (r *warmPoolReconciler) writeStatus(ctx context.Context, class *v1alpha1.SessionClass) (reconcile.Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 type Session struct {
 	User      *string `json:"user"`
 	Namespace *string `json:"namespace"`
-	// SettingsStored is true if the user has stored settings.
+	// SettingsStored is true if the user stored settings or inherits settings.
 	SettingsStored bool `json:"settings_stored"`
 	// Person is the username of the signed-in person; null if the client authenticates with a
 	// session key. Settings lists the settings that the person may use.

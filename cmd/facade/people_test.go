@@ -131,7 +131,7 @@ func TestAPersonWithSeveralSettingsChoosesOne(t *testing.T) {
 	value, _, _ = strings.Cut(value, ";")
 	red := o.withCookie("red", value)
 	red.get(t, "/api/settings").wants(t, 200)
-	// The response to the choice contained a new cookie. A sign-out with the new cookie also
+	// The response to choose("red") contained a new cookie. A sign-out with the new cookie also
 	// revokes the old cookie.
 	red.post(t, "/api/signout", "").wants(t, 200)
 	await(t, func() error { return codeOf(red.get(t, "/api/settings"), 401) })

@@ -35,7 +35,7 @@ func newPerson(t *testing.T, name string) *person {
 	return newPersonIn(t, suite.Namespace(t, nil), name)
 }
 
-// newPersonIn creates settings and waits until the facade knows their key.
+// newPersonIn creates a UserSettings object and waits until the facade knows its session key.
 func newPersonIn(t *testing.T, namespace, name string) *person {
 	t.Helper()
 	create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
@@ -135,7 +135,7 @@ func (r reply) wants(t *testing.T, code int) reply {
 	return r
 }
 
-// says fails the test unless the body equals this JSON.
+// says checks that the body equals this JSON.
 func (r reply) says(t *testing.T, want string) reply {
 	t.Helper()
 	var got, wanted any
@@ -151,7 +151,7 @@ func (r reply) says(t *testing.T, want string) reply {
 	return r
 }
 
-// complains fails the test unless the details have exactly these locations and types, such as
+// complains checks that the details have exactly these locations and types, such as
 // body.max_iterations: int_parsing.
 func (r reply) complains(t *testing.T, want ...string) reply {
 	t.Helper()
@@ -179,7 +179,7 @@ func (r reply) complains(t *testing.T, want ...string) reply {
 	return r
 }
 
-// lacks fails the test if the body contains one of the values.
+// lacks checks that the body contains none of the values.
 func (r reply) lacks(t *testing.T, values ...string) reply {
 	t.Helper()
 	for _, value := range values {

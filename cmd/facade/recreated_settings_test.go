@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// If settings are deleted and created again for another user, the new user must neither see nor
-// control the conversations of the former user.
+// If a UserSettings object is deleted and created again for another user, the new user must neither
+// see nor control the conversations of the former user.
 func TestRecreatedUserSettingsDoNotShowEarlierConversations(t *testing.T) {
 	t.Parallel()
 	former := newcomer(t)

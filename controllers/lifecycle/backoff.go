@@ -25,7 +25,7 @@ func backoff(losses int32) time.Duration {
 	return min(minBackoff<<min(losses-2, 6), maxBackoff)
 }
 
-// replaceAfterBackoff sets the number of losses of the next attempt. If the session has to wait, it
+// replaceAfterBackoff counts the lost pod in v.Next.Losses. If the session has to wait, this method
 // also sets the retry time, the reason and the message.
 func (v Verdict) replaceAfterBackoff(o Observation) Verdict {
 	s := o.Conversation.Status

@@ -32,7 +32,7 @@ func (s *state) beginStep(r turnlog.Record) {
 }
 
 // addToStep adds a result to the last step. A call that only waited for a running command never
-// counts as a repetition, so its digest is made unique.
+// counts as a repetition, so addToStep makes the digest of its step unique.
 func (s *state) addToStep(call *llm.Call, r turnlog.Record) {
 	if len(s.steps) == 0 {
 		return

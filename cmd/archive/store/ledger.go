@@ -24,7 +24,7 @@ type ledger struct {
 	Noticed map[string]bool `json:"noticed,omitempty"`
 }
 
-// process is a process of a session. It is identified by the number of its attempt and of its run.
+// process is a process of a session. It is identified by its attempt number and its run number.
 type process struct {
 	Namespace string `json:"namespace,omitempty"`
 	Attempt   int    `json:"attempt,omitempty"`
@@ -53,8 +53,8 @@ func (c counts) plus(other counts) counts {
 	return counts{c.Calls + other.Calls, c.Input + other.Input, c.Output + other.Output, c.Cost.Plus(other.Cost)}
 }
 
-// max returns the larger value of each number. Reports are cumulative, so a smaller value comes
-// from an earlier report.
+// max compares each count of c and l, and returns the larger values. Reports are cumulative, so a
+// smaller value comes from an earlier report.
 func (c counts) max(l session.SpentLine) counts {
 	return counts{max(c.Calls, l.Calls), max(c.Input, l.Input), max(c.Output, l.Output), max(c.Cost, l.Cost)}
 }
@@ -67,9 +67,9 @@ type spender struct {
 }
 
 // settle records a report's costs in the ledger's month. isNew is false if the report is repeated
-// or late. first is true if the ledger did not contain the process before. New calls use only
-// today's reservation, so the reservations of other days are needed only for calls in flight. A
-// new report reduces them to the cost of these calls.
+// or late. first is true if the ledger did not contain the process before. A new report reduces
+// each reservation of another day to the cost of that day's calls in flight, because new calls use
+// only today's reservation.
 func (l *ledger) settle(by spender, report session.SpendReport, month, today string) (p *process, isNew, first bool,
 	err error) {
 	p = l.Processes[by.uid]
@@ -334,8 +334,8 @@ type ownerAmounts struct {
 	Days map[string]session.Dollars `json:"days,omitempty"`
 }
 
-// keptDays limits the days in ownerAmounts. Around midnight, replicas whose clocks differ need the
-// last two days.
+// keptDays limits the days in ownerAmounts. At least two days are needed: around midnight, the
+// clocks of replicas may show different days.
 const keptDays = 3
 
 // amountsIn returns the amounts of the ledger's owner in a namespace.

@@ -34,8 +34,8 @@ type changes[T any] struct {
 
 type change[T any] struct {
 	// apply changes the object and reports whether the object is different now. If the write
-	// conflicts with another process, apply is called again with a newly read object, so that at
-	// most one of its results is written.
+	// conflicts with another process, apply is called again with a newly read object. The result of
+	// the earlier call is dropped.
 	apply func(*T) (bool, error)
 	done  chan struct{} // closed when err is set
 	err   error

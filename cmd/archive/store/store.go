@@ -20,7 +20,7 @@ const (
 	// minSegment is the size, in bytes, up to which the last segment is extended. A larger limit
 	// would rewrite more bytes per append; a smaller limit would create many objects.
 	minSegment = 64 << 10
-	// attemptName is the end of the key of an object. This object contains the number of the latest
+	// attemptName is the suffix of an object's key. The object contains the number of the latest
 	// attempt that wrote data of the Conversation.
 	attemptName = "/attempt"
 	linesType   = "application/jsonl"

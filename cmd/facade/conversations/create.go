@@ -96,11 +96,10 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
 	if err := s.complete(ctx, created, r, keys); err != nil {
-		// If a part of the conversation was rejected, delete the conversation. After a server
-		// error, keep it if the client chose its ID: a retry with this ID completes the
-		// conversation. If the client chose no ID, delete it, because its session may run although
-		// the client got an error. If abandonUnknown has too many deletions to do, it returns
-		// false, and this function deletes the conversation itself.
+		// Delete the conversation if a part of it was rejected. Also delete it if the client chose
+		// no ID, because its session may run although the client got an error. Otherwise keep it: a
+		// retry with the same ID completes it. abandonUnknown returns false if too many deletions
+		// are running. This function then deletes the conversation itself.
 		rejected := answer.CodeOf(err) < http.StatusInternalServerError
 		if rejected || !chosen && !s.abandonUnknown(ctx, created) {
 			_ = s.abandon(ctx, created)

@@ -111,8 +111,8 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 
 // Post stores the settings of a body. A refused request stores nothing. A request that fails
 // halfway may have replaced keys. If the request also changes the model's endpoint, the new key is
-// never sent to the old endpoint. If the body cannot be decoded, the error lists all problems of
-// the body. Otherwise, it lists the errors of the API server.
+// never sent to the old endpoint. The error lists either all problems of a body that cannot be
+// decoded, or the errors of the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {

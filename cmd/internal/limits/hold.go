@@ -57,8 +57,8 @@ func (h *Hold) Release() {
 	}
 }
 
-// Pace counts bytes of a response that were read from a session. It waits if the user reads faster
-// than responseRate, because each byte costs CPU time, even if it is never sent to the client.
+// Pace counts the bytes that the facade read from a session's response. It waits if the user
+// exceeds responseRate. Each byte costs CPU time, even if the client never gets it.
 func (h *Hold) Pace(ctx context.Context, size int) error {
 	h.budget.mu.Lock()
 	a := h.budget.account(h.user)

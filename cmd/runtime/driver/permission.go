@@ -111,10 +111,10 @@ func (d *Driver) approvedEarlier(id, label string, approval int) session.Event {
 	return notice
 }
 
-// restoreRecorded sets the flags of a call: it decides whether the call repeats an action of the
-// history, or is a new action. Agents may reuse an ID: if the earlier call with this ID has
-// finished, the call is new. In confirmation mode, the call is also new if it differs from the
-// action that the user saw. A new action gets its own event, so that the user sees it. d.mu is held.
+// restoreRecorded decides whether a call repeats an action of the history or is a new action, and
+// sets the flags of the call. Agents may reuse IDs, so a call is new if an earlier call with its ID
+// has finished. In confirmation mode, a call is also new if it differs from the action that the
+// user saw. A new action gets its own event, so that the user sees it. d.mu is held.
 func (d *Driver) restoreRecorded(c *call, question string) {
 	_, recorded := d.history.actions[c.ID]
 	before, asked := d.history.questions[c.ID]

@@ -115,8 +115,8 @@ func TestAMessageThatTheAgentTookIsNotRepeatedAfterARestart(t *testing.T) {
 	}
 }
 
-// A prompt to an agent without its memory must contain all messages that had reached the agent
-// during the interrupted turn: complete, in order, and each message once.
+// After an agent has lost its memory, the next prompt must contain all messages that the agent had
+// received in the interrupted turn: complete, in order, and each message once.
 func TestAnAgentThatLostItsMemoryGetsTheMessagesOfItsTurnAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "proceed")

@@ -66,9 +66,9 @@ func New(options Options) *Proxy {
 	return p
 }
 
-// At sets the root URL of the loopback server. In git's configuration, the returned address replaces
-// the scheme and host of the git host's URLs. git must send the returned header with requests to
-// that address.
+// At sets the root URL of the loopback server. It returns an address and a header for git's
+// configuration. The address replaces the scheme and host of the git host's URLs. git must send the
+// header with each request to the address.
 func (p *Proxy) At(root string) (address, header string) {
 	if p == nil {
 		return "", ""
@@ -116,9 +116,9 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.SetBasicAuth(p.options.Remote.Credentials(p.options.Token))
 }
 
-// The list received contains the response headers that the proxy forwards to git. Set-Cookie is
-// missing, because cookies are credentials. WWW-Authenticate is missing, because git would ask the
-// agent for a password.
+// received is the list of response headers that the proxy forwards to git. Set-Cookie is missing,
+// because cookies are credentials. WWW-Authenticate is missing, because git would ask the agent for
+// a password.
 var received = []string{"Accept-Ranges", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Range",
 	"Content-Type", "Location", "Retry-After"}
 

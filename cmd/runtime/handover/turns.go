@@ -38,9 +38,9 @@ type TurnReporter struct {
 	refused error
 }
 
-// ReportTurns returns a TurnReporter for a journal. In the first attempt of a session, an empty
-// journal means that the archive holds no outcome yet. The field reported, which is empty too, is
-// then correct, so ReportTurns sets known.
+// ReportTurns returns a TurnReporter for a journal. It sets known if the journal is empty in the
+// first attempt of a session: the archive then holds no outcome yet, and the field reported is
+// empty too.
 func (a *Archive) ReportTurns(j *journal.Journal, outcome Outcome) *TurnReporter {
 	return &TurnReporter{archive: a, journal: j, outcome: outcome, known: a.attempt < 2 && j.Len() == 0}
 }

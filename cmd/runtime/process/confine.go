@@ -14,9 +14,9 @@ import (
 // ConfineCommand is the subcommand of Confiner that runs a confined program.
 const ConfineCommand = "confine"
 
-// Confiner is the name of the program that Confine starts. It is in the same directory as the
-// running program. It is the supervisor, because the supervisor is smaller than the runtime and
-// starts much faster. Tests set Confiner to the name of the test program.
+// Confiner is the name of the program that Confine starts from the directory of the running
+// program. The default is the supervisor, because it is smaller than the runtime and starts much
+// faster. Tests set Confiner to the name of the test program.
 var Confiner = "supervisor"
 
 // landlockRefer is the first Landlock version that supports moving files between directories.

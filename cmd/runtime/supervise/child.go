@@ -27,7 +27,7 @@ type child struct {
 	killed   bool             // this process killed the child
 }
 
-// probed asks the session to end if it left too many probes in a row unanswered.
+// probed asks the session to end after too many missed probes in a row.
 func (c *child) probed(silent int) {
 	if silent < maxSilences {
 		return
@@ -80,8 +80,8 @@ func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string 
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
 	case killedByOthers:
-		// Return no reason, even if c.silent is set: the supervisor does not know why the kernel or
-		// another process killed the session. A session that is short of memory also misses probes.
+		// Return no reason: the kernel or another process killed the session, and the supervisor
+		// does not know why. The missed probes (c.silent) may be an effect of missing memory.
 	case c.silent:
 		return endedAsSilent
 	}

@@ -34,7 +34,8 @@ const (
 	printSecretsMessage, largeOutputMessage = "PRINT SECRETS", "LARGE OUTPUT"
 )
 
-// tenant is a user who has the rights of the ClusterRole "edit" in one namespace, and no others.
+// tenant is a user who has the rights of the ClusterRole "edit" in one namespace, and no other
+// rights.
 type tenant struct {
 	api    client.Client
 	http   *httpFrontend
@@ -42,7 +43,7 @@ type tenant struct {
 
 	mu       sync.Mutex
 	outcomes map[string]*attackOutcomes
-	// calls maps an attack and a caller to the number of the next call.
+	// calls counts the calls, by attack and caller.
 	calls map[string]int
 }
 
@@ -53,7 +54,7 @@ type attackOutcomes struct {
 	LastRefusal               string // text of the last refusal or failure
 }
 
-// attack is one way to hurt others. The function do is called again and again, with the number of
+// attack is one way to hurt others. The function do is called again and again, with the index of
 // the call.
 type attack struct {
 	name string
@@ -168,7 +169,8 @@ func (t *tenant) begin(ctx context.Context, selected *regexp.Regexp) (stop func(
 	return func() { cancel(); all.Wait() }
 }
 
-// nextCall returns the number of the next call. The callers of an attack use different numbers.
+// nextCall returns the index of the caller's next call. The callers of an attack get different
+// indexes.
 func (t *tenant) nextCall(a attack, caller int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -24,8 +24,8 @@ const (
 	// clientsPerUser is the number of concurrent clients of a user. Each client has its own
 	// conversations, so that the last write to each conversation is known.
 	clientsPerUser = 2
-	// maxLive limits the conversations of a client. All clients of a user together exceed the
-	// class's limit of running sessions.
+	// maxLive limits the conversations of a client. Together, the clients of a user may have more
+	// conversations than the class allows running sessions.
 	maxLive        = 7
 	settleTimeout  = 2 * time.Minute
 	settleInterval = 500 * time.Millisecond
@@ -101,8 +101,8 @@ type conversation struct {
 	// deleting is set once a deletion was requested. From then on, the client does not repeat the
 	// creation, because that could create another conversation.
 	deleting bool
-	// starts is the number of requests to start the session that were accepted or whose outcome is
-	// unknown.
+	// starts counts the requests to start the session that were accepted or have an unknown
+	// outcome.
 	starts int
 	// The client sends no request about the conversation before notBefore. Until then, an earlier
 	// request with an unknown outcome may still be in flight.
@@ -137,7 +137,8 @@ func newWorld(ctx context.Context, i *installation, seed uint64, r *report) (*wo
 	return w, nil
 }
 
-// createUser creates a user: settings, the key that the operator generates, and a model.
+// createUser creates the user's settings, waits for the session key that the operator generates,
+// and stores a model over HTTP.
 func (w *world) createUser(ctx context.Context, u *user) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
