@@ -64,8 +64,8 @@ func TestTheConfigurationContainsTheMatchCondition(t *testing.T) {
 }
 
 // isCalled reports whether the API server called the webhook for the request that returned err. If
-// the webhook does not answer or refuses the request, the error contains its name. The broken copy
-// has the same name.
+// the webhook does not answer or refuses the request, the error contains its name. The copy from
+// brokenWebhook has the same name.
 func isCalled(err error) bool {
 	return err != nil && strings.Contains(err.Error(), `webhook "vconversation.parley.dev"`)
 }

@@ -159,7 +159,7 @@ type SessionParams struct {
 	Meta       Meta        `json:"_meta,omitempty"`
 }
 
-// MCPServer is a tool server to connect to. In the protocol, a server without a type is a program
+// MCPServer is a tool server for the agent. In the protocol, a server without a type is a program
 // that the agent starts. Parley sends only servers with a type.
 type MCPServer struct {
 	Type    string   `json:"type"`

@@ -20,7 +20,8 @@ type PublishRequest struct {
 	Title string `json:"title"`
 	// Body is the description of the pull request.
 	Body string `json:"body"`
-	// Base is the branch to merge into; empty means the branch that the session started from.
+	// Base is the target branch of the pull request. Empty means the branch from which the session
+	// started.
 	Base string `json:"base"`
 }
 

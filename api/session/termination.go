@@ -36,10 +36,10 @@ type Termination struct {
 	Result  *v1alpha1.ConversationResult `json:"result,omitempty"`
 }
 
-// ParseTermination reads the termination message of a session that exited with status 0. A text
-// that is not a Termination may come from an image with its own entry point. It counts as
-// Completed, and is dropped, because it may contain a secret. reported is true if the session wrote
-// a valid reason.
+// ParseTermination reads the termination message of a session that exited with status 0. An image
+// with its own entry point may write any text. If the text is not a Termination, the session counts
+// as Completed. The text is dropped, because it may contain a secret. reported is true if the
+// session wrote a valid reason.
 func ParseTermination(message string) (t Termination, reported bool) {
 	var written struct {
 		Termination

@@ -86,8 +86,9 @@ func TestAListReturnsAtOnceEvenIfTheCacheMissedADeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	watch.find()
-	// A list waits up to two seconds until the writes of this facade are in the cache. The cache
-	// may never receive this deletion, so the list must not wait for it.
+	// A list waits up to two seconds until the writes of this facade are in the cache. The watch
+	// was lost when the Conversation was deleted, so the cache may never receive the deletion. The
+	// list must not wait for it.
 	limited, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 	defer stop()
 	if err := objects.ConversationsOf(limited, ada.settings(t),

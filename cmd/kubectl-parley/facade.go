@@ -78,7 +78,7 @@ type facadeUser struct {
 	lost bool
 	// asleep is called with the reason why the session is stopped, and with an empty reason as soon
 	// as the session starts. It returns false if nothing will start the session. If asleep is nil,
-	// nobody waits for a stopped session to start: follow returns an error instead.
+	// the method follow returns an error for a stopped session.
 	asleep func(reason string) (wait bool)
 	// preview receives the previews. If it is nil, the stream is requested without previews.
 	preview func(*session.Preview)
@@ -125,7 +125,7 @@ func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation stri
 }
 
 // forward forwards the local port to the facade until the context ends. Port 0 chooses a free port.
-// When the facade's pod ends, forward switches to another pod.
+// When the facade's pod ends, the port is forwarded to another pod.
 func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, ready func()) error {
 	var lostSince time.Time // zero before the first connection
 	for {

@@ -17,8 +17,8 @@ type printed struct {
 }
 
 // next returns the part of a longer preview that is not on the screen yet. A long preview may lack
-// the beginning of the text. If such a preview starts with the last lines on the screen, next
-// returns the part after these lines. If it does not, next returns "…" and the whole preview.
+// the beginning of the text. If such a preview starts with the last lines on the screen, the result
+// is the part after these lines. Otherwise, the result is "…" and the whole preview.
 func (p *printed) next(longer string) string {
 	before := p.text
 	p.text = longer
@@ -36,7 +36,7 @@ func (p *printed) next(longer string) string {
 }
 
 // rest returns the part of the finished text that is not on the screen yet. If the screen does not
-// show the beginning, rest returns the whole text.
+// show the beginning, the result is the whole text.
 func (p *printed) rest(finished string) (rest string, continues bool) {
 	rest, continues = strings.CutPrefix(finished, p.text)
 	if p.text == "" || p.gap || !continues {

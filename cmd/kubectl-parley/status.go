@@ -114,7 +114,7 @@ func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 	return f, c.findEvents(ctx, f)
 }
 
-// lookUp reads an object into o. It sets found to o if the object exists and the user has
+// lookUp reads an object into o. It sets *found to o if the object exists and the user has
 // permission to read it.
 func lookUp[T client.Object](ctx context.Context, c *cluster, f *findings, found *T, kind, name string, o T) error {
 	switch err := c.Get(ctx, c.key(name), o); {

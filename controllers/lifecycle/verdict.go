@@ -40,7 +40,7 @@ type Observation struct {
 	// SettingsOwner is the username of the owner of these UserSettings; empty without an owner.
 	SettingsOwner string
 	// OtherOwner reports whether the UserSettings got another owner. The Conversation then no
-	// longer belongs to them.
+	// longer belongs to these UserSettings.
 	OtherOwner bool
 	// ClassVolume reports whether the class requests a volume for its sessions.
 	ClassVolume bool
@@ -65,7 +65,8 @@ type Observation struct {
 	// QueueLimit is the user's limit of running sessions while the session waits for a slot, else
 	// 0.
 	QueueLimit int32
-	// QueueNumber is the number of the session in the queue while the session waits for a slot.
+	// QueueNumber is the session's queue number, which orders the waiting sessions. It is 0 if the
+	// session does not wait for a slot.
 	QueueNumber int64
 	// Refusal is the reason that the API server gave when it refused the last start. It is set only
 	// while the session is queued again.
@@ -75,7 +76,7 @@ type Observation struct {
 	Turn      *v1alpha1.ConversationTurn
 	TurnKnown bool
 	// NoModel says that the session lacks the model that its agent needs. ModelSet says that the
-	// manager prepared a start, and that this start lacks no model.
+	// manager prepared a start with a model, or a start that needs no model.
 	NoModel, ModelSet bool
 	Now               time.Time
 }
@@ -88,8 +89,8 @@ type Warm struct {
 	Unbound bool
 	// Refused says that the pod refused the session.
 	Refused bool
-	// Gone says that the claimed pod no longer exists, confirmed by a read past the cache. As far
-	// as the manager knows, the session never ran in this pod.
+	// Gone says that the claimed pod no longer exists. The manager read this from the API server,
+	// not from its cache. As far as the manager knows, the session never ran in this pod.
 	Gone bool
 }
 
@@ -304,9 +305,9 @@ func ranTooLong(o Observation) (Verdict, bool) {
 		o.Bounds.MaxDuration), RemovePod), bounded && left <= 0
 }
 
-// lost reports whether the pod failed, or is gone after it ran or was claimed. Usually a new pod
-// replaces it. But if the session began a task and its files are lost too, the session stops: a new
-// pod could not see the progress and would repeat the task.
+// lost reports whether the pod failed, or disappeared although the session ran in it or claimed it.
+// Usually a new pod replaces it. But if the session began a task and its files are lost too, the
+// session stops: a new pod could not see the progress and would repeat the task.
 func lost(o Observation) (Verdict, bool) {
 	s := o.Conversation.Status
 	failed := o.Pod != nil && (o.Pod.Status.Phase == corev1.PodFailed || o.Warm.Refused ||

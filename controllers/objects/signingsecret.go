@@ -10,10 +10,10 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// CompleteSigningSecret adds the keys that the signing Secret lacks, and rotates keys whose
-// rotation an annotation requests. It also renews the certificate of the authority and, if
-// archiveHost is set, the certificate of the archive. It reports whether the Secret changed. An
-// immutable Secret with a signing key stays as it is.
+// CompleteSigningSecret adds the keys that the signing Secret lacks. It rotates a key if an
+// annotation requests this. It also renews the certificate of the authority and, if archiveHost is
+// set, the certificate of the archive. It reports whether the Secret changed. An immutable Secret
+// with a signing key stays as it is.
 func CompleteSigningSecret(secret *corev1.Secret, archiveHost string, now time.Time) (changed bool, err error) {
 	hasKey := len(secret.Data[session.SigningPrivateKey]) > 0
 	if hasKey && ptr.Deref(secret.Immutable, false) {

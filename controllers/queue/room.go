@@ -20,8 +20,8 @@ type Room struct {
 }
 
 // Room returns the slots of a user. It calls leaves() to find out whether a running session ends
-// soon. A waiting session may have such a low limit that several running sessions would have to end
-// for it. Needed does not count such a waiting session, so no session ends for it.
+// soon. Room.Needed counts only waiting sessions for which exactly one running session must end. A
+// session with a lower limit would need the end of several.
 func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName) bool) Room {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -20,9 +20,10 @@ var (
 		"storageclass.kubernetes.io/is-default-class"}
 )
 
-// trimMetadata keeps the identity of an object, its controller, and the labels and annotations that
-// the controllers read. It drops finalizers, other owners, and a controller with long fields. These
-// could fill the cache, because the API server does not limit their number or length.
+// trimMetadata keeps the identity of an object, its controlling owner, and the labels and
+// annotations that the controllers read. It drops finalizers, other owners, and a controlling owner
+// with long fields. These could fill the cache, because the API server does not limit their number
+// or length.
 func trimMetadata(o metav1.Object) {
 	var owners []metav1.OwnerReference
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil &&

@@ -195,7 +195,7 @@ func (r providerError) tooLong() bool {
 }
 
 // quote returns the provider's message on one line and without the key. If the message is too long,
-// quote returns an empty string.
+// the result is empty.
 func (r providerError) quote(key string) string {
 	quote := strings.Join(strings.Fields(r.message), " ")
 	if key != "" {

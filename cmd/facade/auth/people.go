@@ -59,8 +59,8 @@ func NamesOf(all []v1alpha1.UserSettings) []rest.SettingsName {
 	return names
 }
 
-// choose returns the settings that the person chose or, without a choice, the person's only usable
-// settings.
+// choose returns the UserSettings object that the person chose. Without a choice, it returns the
+// person's only usable UserSettings object.
 func choose(ctx context.Context, objects cluster.API, credential Credential) (*v1alpha1.UserSettings, error) {
 	usable, err := Usable(ctx, objects, credential)
 	chosen := credential.Settings

@@ -50,7 +50,7 @@ type message struct {
 	key string
 	// held counts the bytes of the session's response.
 	held *limits.Hold
-	// After a call of free, the body no longer counts towards the limits on bodies.
+	// When free() is called, the body no longer counts towards the limits on bodies.
 	free func()
 }
 
@@ -182,7 +182,7 @@ func (w *waking) unreachable(err error) bool {
 }
 
 // start requests the start of a session that is stopped. It returns an error if the session will
-// not run soon. read is the conversation if it has just been read from the API server, or nil.
+// not run soon. The parameter read is a fresh copy of the conversation from the API server, or nil.
 func (w *waking) start(ctx context.Context, c, read *v1alpha1.Conversation) (err error) {
 	attempt := max(1, c.Status.Attempt)
 	switch {

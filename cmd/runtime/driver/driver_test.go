@@ -295,8 +295,8 @@ func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-// If the metering ended first and the runtime then crashed, the resumed turn would get its whole
-// budget again.
+// If the runtime crashed after the end of the metering and before the record of the turn's end, the
+// resumed turn would get its whole budget again.
 func TestATurnIsMeteredUntilItsEndIsRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()

@@ -106,7 +106,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.bounded() }
 
 // context returns the context of a call to the endpoint. The context ends when the agent
-// disconnects. If the call lingers, the context ends Options.Linger later.
+// disconnects. For a call that lingers, the proxy then waits for Options.Linger before it ends the
+// context.
 func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelCauseFunc) {
 	if !p.lingers(call) {
 		return context.WithCancelCause(agent)
@@ -142,7 +143,7 @@ func (t *target) mayRecover(err error) bool {
 }
 
 // send sends the call and, for a stream, requests the usage. If the endpoint refuses the request
-// for usage, send repeats the call without it.
+// for usage, the call is repeated without it.
 func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *http.Request, call route, to *target,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body

@@ -69,7 +69,7 @@ func (p *picker) next(c byte) {
 	}
 }
 
-// take adds a byte to the value. If the byte ends the value, take reports the value.
+// take adds a byte to the value, or reports the value if the byte ends it.
 func (p *picker) take(c byte) {
 	switch {
 	case !p.inString && p.depth == p.taking && (c == ',' || c == '}'):

@@ -144,7 +144,8 @@ type route struct {
 	wire wire
 	// path is the path after the API version.
 	path string
-	// counted is set if the model generates an answer. Only these calls are metered and limited.
+	// counted is set if the model generates an answer to the call. Only such calls are metered and
+	// limited.
 	counted bool
 	// model is the model that the path names, or empty.
 	model string
@@ -272,9 +273,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route, to *ta
 		room: p.room}
 	defer body.release()
 	w = &deadline.Writer{ResponseWriter: w, Timeout: p.options.Patience}
-	// Read the body before the call waits until fewer calls are in flight. An http.Server notices
-	// that a client disconnected only after the handler has read the body. The call of a
-	// disconnected agent would otherwise continue to wait.
+	// Read the body first, and then wait for other calls to end. An http.Server notices that a
+	// client disconnected only after the handler has read the body. The call of a disconnected
+	// agent would otherwise continue to wait.
 	ask, problem := readAsk(body, call, p.options.Mask)
 	if problem != nil {
 		refuse(w, call.wire, problem.status, problem.kind, problem.message)

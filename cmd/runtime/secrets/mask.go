@@ -21,8 +21,7 @@ const (
 	// shortest is the minimum length of a masked value. A shorter value also occurs in ordinary
 	// words, and a masked word would reveal the value.
 	shortest = 4
-	// shortestPart is the minimum length of a masked part. A part is one line of a value or one of
-	// its encodings.
+	// shortestPart is the minimum length of a masked part: a line or a base64 form of a value.
 	shortestPart = 8
 	// encodedLine is the line length at which programs wrap base64.
 	encodedLine = 76
@@ -152,9 +151,9 @@ func newMask(forms map[string]bool) *mask {
 	return m
 }
 
-// encoded returns the base64 forms of a value: the whole text, each of its lines, and three forms
-// for a value within a longer encoded text, such as user:value. Base64 encodes groups of three
-// bytes, so the form depends on the byte of a group at which the value begins.
+// encoded returns the base64 forms of a value: the whole base64 text, each line of that text, and
+// three forms for a value within a longer encoded text, such as user:value. Base64 encodes groups
+// of three bytes, so the form depends on the position of the value's first byte in its group.
 func encoded(value string) []string {
 	if len(value) < shortest {
 		return nil
@@ -189,8 +188,8 @@ type Output struct {
 // Output returns an Output that writes to out.
 func (s *Store) Output(out io.Writer) *Output { return &Output{store: s, out: out} }
 
-// Lines returns a writer for one source. Each line starts with the source's name, if it is not
-// empty. Close writes the unfinished last line.
+// Lines returns a writer for one source. If the source has a name, each line starts with this name.
+// Close writes the unfinished last line.
 func (o *Output) Lines(source string) io.WriteCloser {
 	if source != "" {
 		source = "[" + source + "] "

@@ -38,7 +38,7 @@ func Guard() error {
 }
 
 // Run starts the session as a child process, forwards signals to it, and reaps orphans. The session
-// cannot reap orphans itself, because it would also reap the commands that it waits for.
+// cannot reap orphans itself, because it would also reap its own commands, for which it waits.
 func Run(program string, args ...string) (code int, err error) {
 	if err := Guard(); err != nil {
 		return 1, err

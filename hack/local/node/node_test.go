@@ -426,8 +426,9 @@ func TestANodeKillsOnlyProcessesOfItsSessions(t *testing.T) {
 	own, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	Kill(dir)
-	// Kill must send SIGKILL only to own. The SIGTERM below ends the other processes. If own still
-	// exists when it gets the SIGTERM, Linux nevertheless reports SIGKILL as the cause of its end.
+	// Kill must send SIGKILL only to the process own. The SIGTERM below ends the other processes.
+	// If the killed process still exists when it gets the SIGTERM, Linux nevertheless reports
+	// SIGKILL as the cause of its end.
 	for cmd, want := range map[*exec.Cmd]syscall.Signal{own: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)

@@ -204,7 +204,7 @@ func (t *tenantProcess) rest() error {
 	return err
 }
 
-// end ends the process, whose attacks have ended, and returns the result.
+// end stops the process and returns its result. The attacks must have ended before.
 func (t *tenantProcess) end() (*tenantResult, error) {
 	if err := t.input.Close(); err != nil {
 		return nil, err
