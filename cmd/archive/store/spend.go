@@ -128,10 +128,11 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			return granted, false, err
 		}
 	}
-	decided := false                // whether this call, not an earlier call with the same Sequence, has decided
+	decided := false                // whether the ledger has a decision of this call
 	var noticed *session.LimitState // the notice that this call has written to the ledger
 	for range changeTries {
 		var of ownerAmounts
+		decides := false // false if an earlier call with the same Sequence has decided
 		err = s.changeLedger(ctx, by, month, func(l *ledger) (bool, error) {
 			p, isNew, began, err := l.settle(by, report, month, today)
 			first = first || began
@@ -140,9 +141,9 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 				return false, err
 			case isNew || decided && p.Sequence == report.Sequence:
 				l.withdraw(noticed, today, by.Namespace)
-				granted, decided = l.grant(p, by, report, now, others), true
+				granted, decides = l.grant(p, by, report, now, others), true
 			default:
-				granted = l.repeated(p, report)
+				granted, decides = l.repeated(p, report), false
 			}
 			if isNew && report.Final {
 				l.end(p)
@@ -152,7 +153,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 		if err != nil {
 			return granted, false, err
 		}
-		noticed = granted.Notice
+		decided, noticed = decided || decides, granted.Notice
 		// The namespace's limit must not refuse a reservation that covers only calls in flight,
 		// because they were sent with an earlier grant. asks is true if the reservation is larger
 		// than the cost of these calls.

@@ -257,15 +257,37 @@ func TestUsersGetOneNoticePerPeriodIfALimitIsNear(t *testing.T) {
 	}
 }
 
-func TestOnlyOneOfTwoReplicasSendsANotice(t *testing.T) {
-	t.Parallel()
+// newReplicas returns two replicas of an archive.
+func newReplicas(t *testing.T, claims session.SpendClaims) (first, second *bench) {
+	t.Helper()
 	address := archivetest.InDirectory(t)
-	claims := session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Month: session.Dollar}}
-	first, second := newBench(t, claims), newBench(t, claims)
+	first, second = newBench(t, claims), newBench(t, claims)
 	for _, b := range []*bench{first, second} {
 		b.Store = archivetest.Open(t, address)
 		b.Now = b.clock.LaggingClock(0)
 	}
+	return first, second
+}
+
+func TestARepeatedReportKeepsItsReservationAtAnotherReplica(t *testing.T) {
+	t.Parallel()
+	first, second := newReplicas(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
+	repeated := session.SpendReport{Sequence: 1, Need: 10 * cent, Want: 40 * cent}
+	// The first replica decides, but the second replica writes the ledger before it.
+	first.BeforeNextWrite(func() {
+		if got := second.send("u", 1, repeated); got.Reserved != 40*cent {
+			t.Errorf("the second replica grants %s", got.Reserved)
+		}
+		second.send("u-2", 1, report(1, today, 0, 30*cent))
+	})
+	if got := first.send("u", 1, repeated); got.Reserved != 40*cent {
+		t.Errorf("the first replica grants %s", got.Reserved)
+	}
+}
+
+func TestOnlyOneOfTwoReplicasSendsANotice(t *testing.T) {
+	t.Parallel()
+	first, second := newReplicas(t, session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Month: session.Dollar}})
 	// The second replica writes the ledger between the decision and the write of the first replica.
 	first.BeforeNextWrite(func() {
 		if got := second.send("u-2", 1, report(1, today, 81*cent, 0)); got.Notice == nil {
