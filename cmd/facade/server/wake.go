@@ -158,7 +158,7 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 		} else if err := w.start(ctx, c, read); err != nil {
 			return nil, err
 		}
-		read = nil // it is old in the next round
+		read = nil // it is stale in the next iteration
 		select {
 		case <-changed:
 			pause = minWakePause
@@ -200,7 +200,7 @@ func (w *waking) start(ctx context.Context, c, read *v1alpha1.Conversation) (err
 			return nil // the cache is older than the request
 		}
 		w.attempt, w.requested = attempt, time.Now()
-		if read == nil {
+		if read == nil || read.Status.State != c.Status.State {
 			if read, err = w.conversations.Read(ctx, w.user, c.Name); err != nil {
 				return err
 			}
