@@ -27,10 +27,9 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 		return start.blocked, nil
 	case v.Pod == lifecycle.NeedPod && start != nil:
 		err = r.start(ctx, o.Conversation, &start.Start)
-		if refused := isRefusal(err); refused || err == nil {
-			r.memory.refused.finished(queueSession(o.Conversation).User, refused, o.Now)
-		}
-		if isRefusal(err) {
+		if !isRefusal(err) {
+			r.memory.turns.giveBack(queueSession(o.Conversation).User)
+		} else {
 			r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordRefusal(o.Conversation, err, o.Now) })
 			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), exceedsQuota(err), o.Now)
 		}

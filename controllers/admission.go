@@ -110,10 +110,18 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	if !inputsFirst && !r.enterQueue(o, o.class) {
 		return nil, nil
 	}
-	if refusal != nil && !r.memory.refused.retry(queueSession(c).User, o.Now) {
+	user := queueSession(c).User
+	// A session that may lack an input needs no turn: it reads little while the input is missing.
+	if refusal != nil && !inputsFirst && !r.memory.turns.take(user, o.Now) {
+		if o.class.Spec.MaxSessionsPerUser == nil {
+			r.queue.Leave(client.ObjectKeyFromObject(c)) // without a pod, it must not count as running
+		}
 		return &prepared{paused: true, blocked: blockerOf(refusal.err)}, nil
 	}
 	start, err := r.prepare(ctx, *o)
+	if err != nil || start.unready != nil || start.blocked != nil {
+		r.memory.turns.giveBack(user)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +167,7 @@ func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, star
 	case v.Reason == v1alpha1.ReasonBackingOff:
 		return false, nil
 	case start != nil && start.paused:
-		return true, nil // this reconcile neither retried the start nor requested a slot
+		return true, nil // this reconcile did not retry the start
 	case blocker == nil:
 		return v.State != v1alpha1.StateStopped, nil
 	case blocker.Reason == v1alpha1.ReasonForeignObject:

@@ -21,7 +21,7 @@ import (
 // session has no entry.
 type memory struct {
 	entries sync.Map // types.NamespacedName to memoryEntry
-	refused refusedUsers
+	turns   retryTurns
 }
 
 type memoryEntry struct {
@@ -96,56 +96,47 @@ func (r *memoryEntry) recordRefusal(c *v1alpha1.Conversation, err error, now tim
 	r.refusal = refusal{err, c.Generation, first, now}
 }
 
-// refusedUsers limits the retries of refused sessions. A user may have many refused sessions, and
-// each retry reads all Secrets of the user. Until a session of the user starts, only one retry
-// begins in each minRetryDelay.
-type refusedUsers struct {
-	mu sync.Mutex
-	// last maps a user to the time of the last refusal or retry.
-	last map[types.NamespacedName]time.Time
+// retryTurns limits the retries of refused sessions. A user may have many refused sessions, and each
+// retry reads all Secrets of the user. After a retry that is refused again, the user's other refused
+// sessions wait for minRetryDelay.
+type retryTurns struct {
+	mu    sync.Mutex
+	taken map[types.NamespacedName]time.Time // keyed by user
 }
 
-// retry reports whether a refused session of the user may try again now.
-func (u *refusedUsers) retry(user types.NamespacedName, now time.Time) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if last, found := u.last[user]; found && now.Sub(last) < minRetryDelay {
+// take reports whether a refused session of the user may retry now.
+func (t *retryTurns) take(user types.NamespacedName, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.taken, func(_ types.NamespacedName, at time.Time) bool { return now.Sub(at) >= minRetryDelay })
+	if _, found := t.taken[user]; found {
 		return false
 	}
-	u.note(user, now)
+	if t.taken == nil {
+		t.taken = map[types.NamespacedName]time.Time{}
+	}
+	t.taken[user] = now
 	return true
 }
 
-// finished notes whether a start was refused.
-func (u *refusedUsers) finished(user types.NamespacedName, refused bool, now time.Time) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if refused {
-		u.note(user, now)
-	} else {
-		delete(u.last, user)
-	}
-}
-
-// note drops all outdated times, so that the map stays small.
-func (u *refusedUsers) note(user types.NamespacedName, now time.Time) {
-	maps.DeleteFunc(u.last, func(_ types.NamespacedName, last time.Time) bool { return now.Sub(last) >= minRetryDelay })
-	if u.last == nil {
-		u.last = map[types.NamespacedName]time.Time{}
-	}
-	u.last[user] = now
+// giveBack lets the next refused session of the user retry at once. It is called if a start was not
+// refused.
+func (t *retryTurns) giveBack(user types.NamespacedName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.taken, user)
 }
 
 // oversizeError refuses a session whose Secret would be larger than a Secret may be.
 type oversizeError struct{ size int }
 
 func (e *oversizeError) Error() string {
-	return fmt.Sprintf("the settings, secrets and tool servers of the session have %d KiB together, but at most %d KiB "+
-		"fit in its Secret: remove or shorten secrets", (e.size+1023)>>10, corev1.MaxSecretSize>>10)
+	return fmt.Sprintf("the settings, secrets and tool servers of the session need %d KiB, but its Secret can hold at "+
+		"most %d KiB: remove or shorten secrets", (e.size+1023)>>10, corev1.MaxSecretSize>>10)
 }
 
-// isRefusal reports whether the API server refused an object for a reason that stays the same at an
-// immediate retry.
+// isRefusal reports whether the API server refused an object, or would refuse it, for a reason that
+// stays the same at an immediate retry.
 func isRefusal(err error) bool {
 	_, oversize := errors.AsType[*oversizeError](err)
 	return oversize || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) ||

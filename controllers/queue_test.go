@@ -433,6 +433,47 @@ func TestRefusedSessionsOfAUserRetryOneAfterAnother(t *testing.T) {
 	})
 }
 
+func TestARefusedSessionThatLacksAnInputKeepsItsStatus(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	denyPods(t, ns)
+	settings, key := userSettings(ns, "ada"), secretWith(ns, "key", "k")
+	settings.Spec.LLMAPIKeyRef = ref("key")
+	create(t, key, settings, makeConversation(ns, "a").With(ofClass(name)).Obj())
+	p := newTimedProcess(t, ns, managerClient(t))
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	if err := env.Client.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		p.advance(minRetryDelay)
+		for range 3 {
+			p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+		}
+	}
+}
+
+func TestARefusedSessionWithoutALimitDoesNotCountAsRunning(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	limited := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	denyResource(t, ns, corev1.ResourceRequestsStorage)
+	large := func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(large).Obj(),
+		makeConversation(ns, "b").With(large).Obj(), makeConversation(ns, "c").With(ofClass(limited)).Obj())
+	p := newTimedProcess(t, ns, managerClient(t))
+	for range 2 {
+		for _, name := range []string{"a", "b"} {
+			p.expect(name, v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+		}
+		p.advance(minRetryDelay)
+	}
+	p.reconcile("c")
+	kubelet{t, ns, "c"}.start()
+	p.expect("c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+}
+
 // podRequests returns how many times the manager tried to create a pod.
 func podRequests(t *testing.T, namespace string) (count int) {
 	t.Helper()

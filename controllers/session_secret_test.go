@@ -50,7 +50,7 @@ func TestSecretsThatTogetherExceedTheSizeOfASecretAreReported(t *testing.T) {
 	create(t, settings, makeConversation(ns, "c").Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
 	status := p.expect("c", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	if !strings.Contains(status.Message, "at most 1024 KiB fit in its Secret: remove or shorten secrets") {
+	if !strings.Contains(status.Message, "can hold at most 1024 KiB: remove or shorten secrets") {
 		t.Errorf("the message is %q", status.Message)
 	}
 	change(t, settings, func(s *v1alpha1.UserSettings) {

@@ -20,7 +20,8 @@ func newIdleGroup(pid int) (cpuGroup, error) {
 	return newCPUGroup(pid, map[string]int{"cpu.idle": 1})
 }
 
-// newFirstGroup creates a group that gets CPU time before all other processes.
+// newFirstGroup creates a group whose share of the CPU time is much larger than that of all other
+// processes.
 func newFirstGroup(pid int) (cpuGroup, error) {
 	return newCPUGroup(pid, map[string]int{"cpu.shares": 1 << 18, "cpu.weight": 10_000})
 }

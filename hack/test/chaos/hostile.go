@@ -38,11 +38,12 @@ const (
 	maxRatio = 2
 )
 
-// measureHostileTenant measures the users' times, in turns without a hostile tenant and while a
-// tenant attacks. Sessions are real processes, and their model is a stub. In a cluster, three groups would
-// have processors and disks of their own: the tenant's clients and sessions, the users' clients and
-// sessions, and the control plane with Parley. Here all files are in memory, and the CPU time is
-// divided: the users' clients and sessions come first, and those of the tenant come last.
+// measureHostileTenant measures the users' times, in turns without attacks and while a hostile tenant
+// attacks. The tenant's objects and idle sessions stay between its attacks. Sessions are real
+// processes, and their model is a stub. In a cluster, three groups would have processors and disks
+// of their own: the tenant's clients and sessions, the users' clients and sessions, and the control
+// plane with Parley. Here all files are in memory, and the CPU time is divided: the users' clients
+// and sessions get the largest share, and those of the tenant get only idle CPU time.
 func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)
