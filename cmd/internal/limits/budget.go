@@ -57,7 +57,7 @@ const (
 const (
 	// MaxWait is the longest time for which a request waits for a resource.
 	MaxWait = 10 * time.Second
-	// A waiting message counts as at least MinWake bytes, even if it is shorter.
+	// MinWake replaces the size of a waiting message that has fewer bytes than MinWake.
 	MinWake = 64 << 10
 	// maxWakes limits the bytes of all waiting messages together.
 	maxWakes = 64 << 20

@@ -102,8 +102,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // forwardedHeaders are the request headers that the proxy forwards to the host.
-var forwardedHeaders = []string{"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Type", "Git-Protocol",
-	"Range", "User-Agent"}
+var forwardedHeaders = []string{"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Type",
+	"Git-Protocol", "Range", "User-Agent"}
 
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	path := strings.TrimPrefix(r.In.URL.Path, Prefix+p.origin.Host)
