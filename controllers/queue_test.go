@@ -347,8 +347,8 @@ func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	})
 }
 
-// The refused session may request more than the other sessions. The others may still fit the quota,
-// so they must get the slot.
+// The refused session may request more storage than the other sessions. The others may still fit the
+// quota, so they must get the slot.
 func TestASessionRefusedByAQuotaFreesItsSlotSoon(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

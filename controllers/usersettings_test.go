@@ -190,7 +190,7 @@ func TestConditionsNameUnresolvedReferences(t *testing.T) {
 	awaitSettings(t, settings, v1alpha1.ReasonReady)
 }
 
-func TestStoredKeysAreAdoptedIfUsedAndDeletedIfUnused(t *testing.T) {
+func TestUsedStoredKeysAreAdoptedAndUnusedOnesAreDeleted(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

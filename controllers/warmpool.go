@@ -61,9 +61,9 @@ type warmPoolReconciler struct {
 	backlog func() int
 
 	mu sync.Mutex
-	// counted contains the last counts of each class. Several managers that are limited to
-	// different namespaces may write the status of the same class, so a manager writes only a
-	// changed count.
+	// counted contains the counts of each class that this manager wrote last. It writes a count only
+	// if the count differs from them. Otherwise, managers of different namespaces would overwrite
+	// each other's counts in the status of a class again and again.
 	counted map[string]v1alpha1.SessionClassStatus
 	// waiting contains the time since which a pool waits to be refilled.
 	waiting map[poolKey]time.Time

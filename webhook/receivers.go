@@ -54,8 +54,8 @@ func diverted(old, settings *v1alpha1.UserSettings) (refs []v1alpha1.SecretRefer
 	imagesChanged := !ptr.Equal(old.Spec.SandboxBaseContainerImage, settings.Spec.SandboxBaseContainerImage) ||
 		!ptr.Equal(old.Spec.SandboxRuntimeContainerImage, settings.Spec.SandboxRuntimeContainerImage)
 	for _, r := range settings.SecretReferences() {
-		// A new image is another receiver of every key, except the session key: sessions do not get
-		// this key.
+		// If the image changes, all keys of a session go to another program. A session does not get
+		// the session key.
 		toImage := imagesChanged && r.Condition != v1alpha1.ConditionSessionKeyReady
 		if places.Has(placeOf(r)) && (toImage || !deliveries.Has(delivery{placeOf(r), after[r.Path.String()]})) {
 			refs = append(refs, r)

@@ -95,9 +95,9 @@ type SpendReport struct {
 	// Open. A line for another day is included only if the archive has not acknowledged its costs.
 	Spent []SpentLine `json:"spent,omitempty"`
 	// Open maps a day to the highest possible cost of the calls in flight that were sent with a
-	// grant of that day. It includes calls that can begin before the archive answers the report. If
-	// a day has no calls in flight, but the session may hold a reservation for the day, Open
-	// contains the day with the value zero.
+	// grant of that day. The cost includes calls that are not sent yet, but may be sent before the
+	// archive answers the report. If a day has no calls in flight, but the session may hold a
+	// reservation for the day, Open contains the day with the value zero.
 	Open map[string]Dollars `json:"open,omitempty"`
 	// Need is the highest possible cost of the calls in flight and the next calls together. It does
 	// not include Spent. Want is the reservation that the session would like to have. It is at

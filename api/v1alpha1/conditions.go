@@ -90,8 +90,8 @@ const (
 	// ReasonStartDeadlineExceeded means that the start took longer than startDeadline; the message
 	// names the step.
 	ReasonStartDeadlineExceeded = "StartDeadlineExceeded"
-	// ReasonSettingsMissing means that the settings did not become ready within startDeadline. The
-	// session starts when the settings become ready.
+	// ReasonSettingsMissing means that the session stopped because the settings did not become ready
+	// within startDeadline. If they become ready later, the session starts.
 	ReasonSettingsMissing = "SettingsMissing"
 	// ReasonSettingsDeleted means that the UserSettings were deleted or got another owner, which ended
 	// the session. It is also the reason of the condition SettingsReady while the UserSettings do not exist.

@@ -209,9 +209,9 @@ func (s *Store) checkChunks(ctx context.Context, uid string, of session.Snapshot
 	return nil
 }
 
-// sweepChunks removes the chunks of interrupted uploads: snapshots that are not current, and that
-// the previous sweep already found. It removes no chunks of a running upload, because an upload
-// takes much less time than the interval of sweeps.
+// sweepChunks removes the chunks of interrupted uploads. An upload counts as interrupted if two
+// sweeps in a row find its chunks, and its snapshot is not the current one. A running upload takes
+// much less time than the interval of sweeps.
 func (s *Store) sweepChunks(ctx context.Context, ids map[string]map[string]bool) error {
 	before := s.leftovers
 	s.leftovers = map[string]bool{}

@@ -153,7 +153,7 @@ func (c *lossyCluster) DeleteConversation(context.Context, *v1alpha1.Conversatio
 
 // The facade creates a conversation, but cannot complete it. The client gets an error and never
 // receives the ID, so the facade must delete the conversation.
-func TestUnacknowledgedConversationsAreDeleted(t *testing.T) {
+func TestAConversationIsDeletedIfItsClientGetsNoConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &lossyCluster{}
 		r := httptest.NewRequest(http.MethodPost, "/api/conversations", strings.NewReader(`{"mcp_config": `+

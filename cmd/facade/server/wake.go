@@ -126,11 +126,11 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 	defer stop()
 	// Read the conversation from the API server: the cache may lack a stop that the user requested
 	// before the message.
-	read, err := w.conversations.Read(ctx, w.user, c.Name)
-	if err != nil || read.UID != c.UID {
-		read = nil
+	fresh, err := w.conversations.Read(ctx, w.user, c.Name)
+	if err != nil || fresh.UID != c.UID {
+		fresh = nil
 	} else {
-		c = read
+		c = fresh
 	}
 	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
 		now, err := w.conversations.Find(ctx, w.user, c.Name)
@@ -155,10 +155,10 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 				return reply, err
 			}
 			w.attempt = -1 // the session ran; if it has ended now, it may be started again
-		} else if err := w.start(ctx, c, read); err != nil {
+		} else if err := w.start(ctx, c, fresh); err != nil {
 			return nil, err
 		}
-		read = nil // it is stale in the next iteration
+		fresh = nil // it is stale in the next iteration
 		select {
 		case <-changed:
 			pause = minWakePause
@@ -182,8 +182,8 @@ func (w *waking) unreachable(err error) bool {
 }
 
 // start requests the start of a session that is stopped. It returns an error if the session will
-// not run soon. The parameter read is a fresh copy of the conversation from the API server, or nil.
-func (w *waking) start(ctx context.Context, c, read *v1alpha1.Conversation) (err error) {
+// not run soon. If fresh is not nil, it has just been read from the API server.
+func (w *waking) start(ctx context.Context, c, fresh *v1alpha1.Conversation) (err error) {
 	attempt := max(1, c.Status.Attempt)
 	switch {
 	case c.DeletionTimestamp != nil:
@@ -200,12 +200,12 @@ func (w *waking) start(ctx context.Context, c, read *v1alpha1.Conversation) (err
 			return nil // the cache is older than the request
 		}
 		w.attempt, w.requested = attempt, time.Now()
-		if read == nil || read.Status.State != c.Status.State {
-			if read, err = w.conversations.Read(ctx, w.user, c.Name); err != nil {
+		if fresh == nil || fresh.Status.State != c.Status.State {
+			if fresh, err = w.conversations.Read(ctx, w.user, c.Name); err != nil {
 				return err
 			}
 		}
-		return w.conversations.Wake(ctx, read)
+		return w.conversations.Wake(ctx, fresh)
 	}
 	switch c.Status.Reason {
 	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject:

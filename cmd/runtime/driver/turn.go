@@ -189,7 +189,7 @@ func (d *Driver) beginTurn(t task) error {
 		// of actions from before the restart.
 		events = append(events, d.closeActions(restartedAction, func(id string) bool {
 			_, answered := d.history.answers[id]
-			return answered // the agent may ask for this call again
+			return answered // stays open: the agent may request approval for the same call again
 		})...)
 	}
 	if !d.agent.remembers() || !d.confirms() { // the question is not asked again

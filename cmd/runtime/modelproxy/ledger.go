@@ -22,8 +22,8 @@ const (
 	// firstPause and lastPause are the shortest and the longest pause after a failed report.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 30 * time.Second
-	// dayTimeout is the age at which a grant is renewed, because the archive's day may have
-	// changed.
+	// A grant that is older than dayTimeout is renewed, because a new day may have begun on the
+	// archive's clock. Limits apply to days.
 	dayTimeout = time.Minute
 	// A session asks for wantedNeeds times the reservation that it needs, so that most calls need
 	// no request to the archive. The reservation of a killed session counts as spent. To limit this

@@ -224,7 +224,7 @@ func gallery(picture []byte) *mcp.Server {
 	return server
 }
 
-func TestOnlyBinaryContentWithAKeyIsOmitted(t *testing.T) {
+func TestBinaryContentIsOmittedOnlyIfItContainsAKey(t *testing.T) {
 	const leftOut = "contains a key"
 	encoded := func(picture []byte) string { return base64.StdEncoding.EncodeToString(picture) }
 	short, err := base64.StdEncoding.DecodeString("AAAAkeyzAAAA")

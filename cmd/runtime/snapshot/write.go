@@ -130,7 +130,7 @@ func (c *content) writeFile(w *tar.Writer, f file) error {
 	}
 	// The agent may have replaced the file with a named pipe or a link. With these flags, opening a
 	// pipe does not block, and opening a link fails. If the agent replaced a directory of the path
-	// with a link, root does not follow the link out of its own directory.
+	// with a link, OpenFile does not follow the link out of the directory of root.
 	opened, err := root.OpenFile(f.name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return c.omit(f)
