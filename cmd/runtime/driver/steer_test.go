@@ -136,7 +136,10 @@ func TestAnAgentThatLostItsMemoryGetsTheMessagesOfItsTurnAgain(t *testing.T) {
 		d.can = "plain"
 		before := len(d.heard())
 		d.start()
-		d.wait("the prompt", func() bool { return strings.Contains(d.heard()[before:], "session/prompt") })
+		d.wait("the whole line of the prompt", func() bool {
+			_, prompt, found := strings.Cut(d.heard()[before:], "session/prompt")
+			return found && strings.Contains(prompt, "\n")
+		})
 		_, request, _ := strings.Cut(d.heard()[before:], "continue with the message:")
 		first, image := strings.Index(request, `{"type":"text","text":"wait `), strings.Index(request, `{"type":"image"`)
 		second, third := strings.Index(request, `{"type":"text","text":"`+long+`"}`), strings.Index(request, `"Third."`)
