@@ -96,12 +96,20 @@ func (r *warmPoolReconciler) setup(mgr ctrl.Manager) error {
 	isSigningKey := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return client.ObjectKeyFromObject(o) == r.options.signingKey()
 	})
+	// An event of a pod may reach this controller before it reaches the set. A change of the set
+	// therefore causes a reconcile, too.
+	afterUpdate := source.Func(func(ctx context.Context, q workQueue) error {
+		updated := func(pod *corev1.Pod) { delayedPools(ofPod).Generic(ctx, event.GenericEvent{Object: pod}, q) }
+		r.set.updated.Store(&updated)
+		return nil
+	})
 	controlled := ctrl.NewControllerManagedBy(mgr).
 		Named("warm-pool").
 		Watches(&corev1.Pod{}, delayedPools(ofPod)).
 		Watches(&v1alpha1.SessionClass{}, delayedPools(ofClass), specChanged).
 		WatchesMetadata(&corev1.Secret{}, delayedPools(r.allPools), builder.WithPredicates(isSigningKey)).
 		WatchesRawSource(source.Channel(r.paused, delayedPools(r.poolsOfNamespace))).
+		WatchesRawSource(afterUpdate).
 		WithOptions(controller.Options{MaxConcurrentReconciles: warmWorkers})
 	if len(r.options.Namespaces) == 0 {
 		controlled = controlled.WatchesMetadata(&corev1.Namespace{}, delayedPools(r.poolsOfNamespace))

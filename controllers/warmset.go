@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +40,8 @@ type warmSet struct {
 	synced  func() bool
 	// removed is called with the UID of each deleted pod.
 	removed func(types.UID)
+	// updated is called with each changed pod, after the change is in the set.
+	updated atomic.Pointer[func(*corev1.Pod)]
 }
 
 type poolKey struct{ namespace, class string }
@@ -76,8 +79,13 @@ func (s *warmSet) follow(ctx context.Context, pods cache.Cache) error {
 		return fmt.Errorf("watch pods: %w", err)
 	}
 	handle, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { s.update(o.(*corev1.Pod)) },
-		UpdateFunc: func(_, o any) { s.update(o.(*corev1.Pod)) },
+		AddFunc: func(o any) { s.update(o.(*corev1.Pod)) },
+		UpdateFunc: func(_, o any) {
+			s.update(o.(*corev1.Pod))
+			if updated := s.updated.Load(); updated != nil {
+				(*updated)(o.(*corev1.Pod))
+			}
+		},
 		DeleteFunc: func(o any) {
 			if tombstone, missed := o.(toolscache.DeletedFinalStateUnknown); missed {
 				o = tombstone.Obj
