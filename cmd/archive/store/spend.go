@@ -128,11 +128,9 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			return granted, false, err
 		}
 	}
-	decided := false                // whether the ledger has a decision of this call
-	var noticed *session.LimitState // the notice that this call has written to the ledger
+	decided := false // whether this call, not an earlier call with the same Sequence, has decided
 	for range changeTries {
 		var of ownerAmounts
-		decides := false // false if an earlier call with the same Sequence has decided
 		err = s.changeLedger(ctx, by, month, func(l *ledger) (bool, error) {
 			p, isNew, began, err := l.settle(by, report, month, today)
 			first = first || began
@@ -140,10 +138,12 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			case err != nil:
 				return false, err
 			case isNew || decided && p.Sequence == report.Sequence:
-				l.withdraw(noticed, today, by.Namespace)
-				granted, decides = l.grant(p, by, report, now, others), true
+				if !isNew { // the ledger has the earlier decision, although its write may have failed
+					l.withdraw(granted.Notice, today, by.Namespace)
+				}
+				granted, decided = l.grant(p, by, report, now, others), true
 			default:
-				granted, decides = l.repeated(p, report), false
+				granted = l.repeated(p, report)
 			}
 			if isNew && report.Final {
 				l.end(p)
@@ -153,7 +153,6 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 		if err != nil {
 			return granted, false, err
 		}
-		decided, noticed = decided || decides, granted.Notice
 		// The namespace's limit must not refuse a reservation that covers only calls in flight,
 		// because they were sent with an earlier grant. asks is true if the reservation is larger
 		// than the cost of these calls.

@@ -269,22 +269,6 @@ func newReplicas(t *testing.T, claims session.SpendClaims) (first, second *bench
 	return first, second
 }
 
-func TestARepeatedReportKeepsItsReservationAtAnotherReplica(t *testing.T) {
-	t.Parallel()
-	first, second := newReplicas(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
-	repeated := session.SpendReport{Sequence: 1, Need: 10 * cent, Want: 40 * cent}
-	// The first replica decides, but the second replica writes the ledger before it.
-	first.BeforeNextWrite(func() {
-		if got := second.send("u", 1, repeated); got.Reserved != 40*cent {
-			t.Errorf("the second replica grants %s", got.Reserved)
-		}
-		second.send("u-2", 1, report(1, today, 0, 30*cent))
-	})
-	if got := first.send("u", 1, repeated); got.Reserved != 40*cent {
-		t.Errorf("the first replica grants %s", got.Reserved)
-	}
-}
-
 func TestOnlyOneOfTwoReplicasSendsANotice(t *testing.T) {
 	t.Parallel()
 	first, second := newReplicas(t, session.SpendClaims{Soft: 80, PerUser: session.SpendLimits{Month: session.Dollar}})
