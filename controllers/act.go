@@ -27,11 +27,11 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 		return start.blocked, nil
 	case v.Pod == lifecycle.NeedPod && start != nil:
 		err = r.start(ctx, o.Conversation, &start.Start)
-		if !isRefusal(err) {
-			r.memory.turns.giveBack(queueSession(o.Conversation).User)
-		} else {
+		if isRefusal(err) {
 			r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordRefusal(o.Conversation, err, o.Now) })
 			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), exceedsQuota(err), o.Now)
+		} else {
+			r.memory.turns.giveBack(queueSession(o.Conversation).User)
 		}
 	case v.Pod == lifecycle.NeedPod && o.Pod != nil && o.Warm.Unbound:
 		r.bind(o.Conversation, o.Pod, nil, r.warmKey(o.Pod.Namespace, objects.Claim{Name: o.Pod.Name, UID: o.Pod.UID}))

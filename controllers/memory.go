@@ -127,7 +127,7 @@ func (t *retryTurns) giveBack(user types.NamespacedName) {
 	delete(t.taken, user)
 }
 
-// oversizeError refuses a session whose Secret would be larger than a Secret may be.
+// oversizeError refuses a session because its Secret would exceed the maximum size of a Secret.
 type oversizeError struct{ size int }
 
 func (e *oversizeError) Error() string {

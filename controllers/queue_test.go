@@ -403,14 +403,17 @@ func TestRefusedSessionsOfAUserRetryOneAfterAnother(t *testing.T) {
 		create(t, makeConversation(ns, c).With(ofClass(name)).Obj())
 		p.expect(c, v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	}
-	for range 4 {
-		before := podRequests(t, ns)
+	retry := func() {
 		p.advance(minRetryDelay)
 		for range 2 {
 			for _, c := range sessions {
 				p.reconcile(c)
 			}
 		}
+	}
+	for range 4 {
+		before := podRequests(t, ns)
+		retry()
 		if tries := podRequests(t, ns) - before; tries != 1 {
 			t.Errorf("%d sessions try again", tries)
 		}
@@ -420,12 +423,7 @@ func TestRefusedSessionsOfAUserRetryOneAfterAnother(t *testing.T) {
 	}
 	// As soon as one session has its pod, the other sessions no longer retry one after another.
 	await(t, func() error {
-		p.advance(minRetryDelay)
-		for range 2 {
-			for _, c := range sessions {
-				p.reconcile(c)
-			}
-		}
+		retry()
 		if pods := len(runningPods(t, ns)); pods != len(sessions) {
 			return fmt.Errorf("%d pods run", pods)
 		}
