@@ -82,31 +82,36 @@ func (f *faulty) put(ctx context.Context, key, contentType string, content []byt
 	return err
 }
 
-// HoldWrites delays the writes of objects whose key has the prefix, until the channel held is
-// closed. The function written returns the number of finished writes without the prefix (others)
-// and with the prefix (these).
-func (s *Store) HoldWrites(prefix string, held <-chan struct{}) (written func() (others, these int64)) {
-	h := &holding{bucket: s.bucket, prefix: prefix, held: held}
+// HoldNamespaceWrites delays the writes of the namespaces' ledgers until the channel held is closed.
+// waiting returns the number of changes that are not written yet, writes the number of writes.
+func (s *Store) HoldNamespaceWrites(held <-chan struct{}) (waiting func() int, writes func() int64) {
+	h := &holding{bucket: s.bucket, held: held}
 	s.bucket = h
-	return func() (others, these int64) { return h.others.Load(), h.these.Load() }
+	return s.namespaces.unwritten, h.writes.Load
+}
+
+func (o *objects[T]) unwritten() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := 0
+	for _, of := range o.keys {
+		all += of.users
+	}
+	return all
 }
 
 type holding struct {
 	bucket
-	prefix        string
-	held          <-chan struct{}
-	others, these atomic.Int64
+	held   <-chan struct{}
+	writes atomic.Int64
 }
 
 func (h *holding) put(ctx context.Context, key, contentType string, content []byte, when condition) error {
-	count := &h.others
-	if strings.HasPrefix(key, h.prefix) {
-		count = &h.these
+	if strings.HasPrefix(key, "_ledger/namespaces/") {
 		<-h.held
+		h.writes.Add(1)
 	}
-	err := h.bucket.put(ctx, key, contentType, content, when)
-	count.Add(1)
-	return err
+	return h.bucket.put(ctx, key, contentType, content, when)
 }
 
 // UseMemory replaces the bucket by one in memory, to measure without a disk.
