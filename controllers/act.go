@@ -120,8 +120,8 @@ func (r *conversationReconciler) createPod(ctx context.Context, c *v1alpha1.Conv
 }
 
 // checkExistingPod accepts a pod of this attempt that the cache does not show yet. It removes a pod
-// of an earlier attempt, and a pod that lost its labels, because no network policy selects such a
-// pod.
+// of an earlier attempt. It also removes a pod that lost its labels, because no network policy
+// selects a pod without labels.
 func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alpha1.Conversation) error {
 	pod := &corev1.Pod{}
 	if err := r.live.Get(ctx, sessionObject(c), pod); err != nil {
@@ -141,12 +141,12 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 }
 
 // ensureSecret creates the session's Secret. It keeps an existing Secret that the manager signed,
-// if that Secret has the same inputs or claims a warm pod for this attempt. It replaces any other
-// existing Secret, because no pod of this attempt was created with it.
+// if the hash of its inputs is the same or if it claims a warm pod for this attempt. It replaces
+// any other existing Secret, because no pod of this attempt uses that Secret.
 //
-// If the replaced Secret belongs to this attempt, another manager may be starting the attempt too.
-// That manager may still create a pod with the default name. The new Secret then claims no warm
-// pod, so that the session cannot get two pods.
+// If the replaced Secret belongs to this attempt, another manager may be starting the attempt too,
+// and may still create a pod with the default name. The new Secret therefore claims no warm pod.
+// Otherwise, the session could get two pods.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {
@@ -213,8 +213,8 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 			}
 		}
 	}
-	// The cache does not show a pod without labels. A live read looks for such a pod, until the
-	// status says that there is no pod.
+	// The cache does not show a pod without labels, so look for such a pod in the API server. This is
+	// not necessary if the status already says that there is no pod.
 	if o.Pod == nil && o.OldPod == nil && !o.Conversation.Status.ReportsNoPod() {
 		if err := r.removeLivePod(ctx, o.Conversation, podObject(o.Conversation)); err != nil {
 			return err

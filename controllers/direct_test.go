@@ -357,10 +357,9 @@ func (c faultyStatus) Update(ctx context.Context, o client.Object, options ...cl
 }
 
 // The test injects a fault at every call in every state of one lifecycle. The first reconcile fails
-// at its first call, the second reconcile at its second call, and so on. If a reconcile wrote
-// something, the state is new. If a reconcile had no fault, every call in this state has failed
-// once. In both cases, the next reconcile fails at its first call again. Every attempt must have
-// exactly one pod.
+// at its first call, the second reconcile at its second call, and so on. This count begins again
+// after a write, because the state is then new. It also begins again after a reconcile without a
+// fault, because every call has then failed once. Every attempt must have exactly one pod.
 func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 	t.Parallel()
 	for name, like := range map[string]fault{

@@ -39,13 +39,13 @@ const (
 	// maxLeaveCalls limits the concurrent calls of a round, and maxLeaveRounds the concurrent
 	// rounds.
 	maxLeaveCalls, maxLeaveRounds = 8, 16
-	// leaveTimeout limits the time for which a session counts as leaving. A session hands over its
-	// data before it ends; its last snapshot may take 5 minutes.
+	// leaveTimeout limits how long the manager waits for the end of a session that agreed to end.
+	// Before its end, the session hands over its data; its last snapshot may take 5 minutes.
 	leaveTimeout = 6 * time.Minute
 	// minIdleTime is how long a session must have been idle before it is asked to end.
 	minIdleTime = 3 * time.Second
-	// leaveTokenTTL is the validity of a token for a session. It is much longer than a call,
-	// because the session's clock may differ.
+	// leaveTokenTTL is the validity of a token for a call to a session. It is much longer than the
+	// call, because the clocks of the manager and the session may differ.
 	leaveTokenTTL = 5 * time.Minute
 	maxLeaveReply = 4 << 10
 )
@@ -74,8 +74,8 @@ type leavingAttempt struct {
 	since   time.Time
 }
 
-// leaveRounds contains the times of the last and the next round of one user, and the delay after
-// the next round.
+// leaveRounds describes the rounds of one user, in which idle sessions are asked to end: the times
+// of the last and the next round, and the delay after the next round.
 type leaveRounds struct {
 	last, next time.Time
 	delay      time.Duration
@@ -87,8 +87,8 @@ func newLeaver(q *queue.Queue, g *gatherer) *leaver {
 		leaving: map[types.NamespacedName]leavingAttempt{}}
 }
 
-// note notes that a session of a user waits for a slot. isNew is set if the session has just begun
-// to wait.
+// note records that a session of the user waits for a slot. isNew is set if the session has just
+// begun to wait.
 func (l *leaver) note(user types.NamespacedName, isNew bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *leaver) note(user types.NamespacedName, isNew bool) {
 	}
 }
 
-// Start begins rounds of calls until ctx ends. Only the leader calls sessions.
+// Start runs the rounds of all users until ctx ends. Only the leader calls sessions.
 func (l *leaver) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		due, wait := l.due()
@@ -207,8 +207,8 @@ func (l *leaver) forgetEnded() {
 	}
 }
 
-// idle returns the idle sessions among the named ones, the longest idle first. A session that does
-// not answer, for example because it has a third-party runtime, counts as busy.
+// idle asks the named sessions, and returns the idle ones, the longest idle first. A session that
+// does not answer, for example because it has a third-party runtime, counts as busy.
 func (l *leaver) idle(ctx context.Context, names []types.NamespacedName) []idleSession {
 	var mu sync.Mutex
 	var found []idleSession

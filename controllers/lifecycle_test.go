@@ -404,8 +404,8 @@ func TestChangedSettingsApplyToResumedSessionsOnly(t *testing.T) {
 	await(t, func() error { return startedWith(t, k, before, "second", "example.com/base:2") })
 }
 
-// startedWith returns an error unless the session has a new pod, whose UID is not oldUID, with this
-// model and this container image.
+// startedWith returns nil if the session's pod is new (its UID is not oldUID) and has this model
+// and this container image.
 func startedWith(t *testing.T, k kubelet, oldUID any, model, image string) error {
 	pod := k.pod()
 	secret := &corev1.Secret{}

@@ -12,9 +12,9 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// requeue returns the delay after which the session is reconciled again if no event occurs before.
-// times contains the delays that the caller knows: until a postponed status write, and until a TTL
-// ends.
+// requeue returns the delay until the next reconcile of the session, if no event causes an earlier
+// one. times contains the delays that only the caller knows: until a postponed status write, and
+// until the end of a TTL.
 func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycle.Verdict, blocker *lifecycle.Blocker,
 	times ...time.Duration) reconcile.Result {
 	if blocker != nil {
@@ -49,8 +49,8 @@ func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycl
 	return reconcile.Result{RequeueAfter: max(slices.Min(times), time.Millisecond)}
 }
 
-// minRetryDelay and maxRetryDelay limit the delay before a blocked start is retried. No event
-// announces that a foreign object is removed or that a quota grows.
+// minRetryDelay and maxRetryDelay limit the delay before a blocked start is retried. Retries are
+// necessary, because no event announces that a foreign object is removed or that a quota grows.
 const (
 	minRetryDelay = 5 * time.Second
 	maxRetryDelay = 5 * time.Minute
@@ -77,7 +77,7 @@ func (r *conversationReconciler) untilRetry(o gathered, start *prepared) time.Du
 }
 
 // retryDelay grows with the time for which a start is blocked. It has jitter, so that thousands of
-// blocked sessions do not retry at once.
+// blocked sessions do not retry at the same time.
 func retryDelay(blockedFor time.Duration) time.Duration {
 	return wait.Jitter(min(max(blockedFor/2, minRetryDelay), maxRetryDelay), 0.5)
 }

@@ -31,8 +31,8 @@ import (
 
 // +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-session-signing,verbs=update
 
-// signingKeyReconciler maintains the keys of tokens, snapshots and certificates. It creates each
-// key if it does not exist, rotates it on request, and renews certificates.
+// signingKeyReconciler maintains the keys of tokens, snapshots and certificates. It creates missing
+// keys, rotates keys on request, and renews certificates.
 type signingKeyReconciler struct {
 	client client.Client // reads Secrets past the cache
 	name   client.ObjectKey
@@ -77,8 +77,8 @@ type signingKeys struct {
 	// tokens are the keys that sign tokens. The current key is first, and the previous key may
 	// follow.
 	tokens []ed25519.PrivateKey
-	// snapshots and previousSnapshots are secrets that only the manager has. The keys of snapshots
-	// and of the MACs of session Secrets are derived from them. They may be empty.
+	// snapshots and previousSnapshots are secrets that only the manager has; both may be empty. The
+	// keys of snapshots and the keys of the MACs of session Secrets are derived from these secrets.
 	snapshots, previousSnapshots []byte
 	// authority signs certificates. authorities are the certificates that clients trust, as PEM.
 	authority   *objects.Authority

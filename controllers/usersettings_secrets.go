@@ -128,8 +128,7 @@ func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1
 
 // adoptOrPrune adopts or prunes one managed Secret. Any user may set the label of managed Secrets,
 // so adoptOrPrune ignores a Secret that does not have the type SecretTypeUserKey. It also skips a
-// Secret that the cache does not show in its latest version. The next event of the Secret leads to
-// another try.
+// Secret whose cached version is stale. The next event of the Secret leads to another try.
 func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings,
 	seen *metav1.PartialObjectMetadata, wanted bool) error {
 	if version, found := r.foreign.Get(seen.UID); found && version == seen.ResourceVersion {

@@ -79,8 +79,8 @@ func MatchCondition() string {
 		strings.Join(updated, "\n  || ") + "\n)"
 }
 
-// restarts reports whether an update restarts a session. The variable restarted says the same in
-// CEL.
+// restarts reports whether an update restarts a session. The variable restarted contains the same
+// condition in CEL.
 func restarts(old, updated *v1alpha1.Conversation) bool {
 	return old.Spec.Suspend && !updated.Spec.Suspend || !old.Spec.RestartAt.Equal(updated.Spec.RestartAt)
 }

@@ -28,8 +28,8 @@ func TestAUserCannotHaveMoreConversationsThanTheClassAllows(t *testing.T) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "few-" + namespace},
 		Spec: v1alpha1.SessionClassSpec{MaxConversationsPerUser: ptr.To[int32](2)}}
 	mustCreate(t, class)
-	// Nothing in these Conversations needs the webhook vconversation.parley.dev, so its match
-	// condition excludes them. The API server calls only the webhook that checks limits.
+	// These Conversations do not meet the match condition of the webhook vconversation.parley.dev. The
+	// API server therefore calls only the webhook that checks limits.
 	plain := func(user string) client.Object {
 		return object(t, "Conversation", namespace, "{userSettingsName: "+user+", sessionClassName: "+class.Name+"}")
 	}

@@ -15,9 +15,9 @@ import (
 )
 
 // checkReceivers refuses an update by Parley that sends an administrator's key to another receiver.
-// checkSecrets does not refuse it: if Parley updates settings, checkSecrets checks only added
-// references, and here the reference stays the same. Keys that Parley manages for these settings
-// may go to any receiver, because the user of the settings stored them.
+// checkSecrets accepts such an update: it checks only the references that Parley adds, and here the
+// reference stays the same. Keys that Parley manages for these settings may go to any receiver,
+// because the user of the settings stored them.
 func (r request) checkReceivers(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	managed := map[string]bool{}
 	for _, reference := range diverted(old, settings) {
@@ -54,8 +54,8 @@ func diverted(old, settings *v1alpha1.UserSettings) (refs []v1alpha1.SecretRefer
 	imagesChanged := !ptr.Equal(old.Spec.SandboxBaseContainerImage, settings.Spec.SandboxBaseContainerImage) ||
 		!ptr.Equal(old.Spec.SandboxRuntimeContainerImage, settings.Spec.SandboxRuntimeContainerImage)
 	for _, r := range settings.SecretReferences() {
-		// If the image changes, all keys of a session go to another program. A session does not get
-		// the session key.
+		// If the image changes, another program gets all keys of the session. The session key is not one
+		// of them: no session gets it.
 		toImage := imagesChanged && r.Condition != v1alpha1.ConditionSessionKeyReady
 		if places.Has(placeOf(r)) && (toImage || !deliveries.Has(delivery{placeOf(r), after[r.Path.String()]})) {
 			refs = append(refs, r)

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// checkSecrets forbids references to Secrets that the sender is not allowed to read. It warns of
-// missing Secrets only if the sender may read them.
+// checkSecrets forbids references to Secrets that the sender is not allowed to read. It warns if a
+// Secret that the sender may read does not exist.
 func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReference, f *findings) error {
 	names := sets.New[string]()
 	for _, ref := range refs {
@@ -48,7 +48,7 @@ func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReferen
 }
 
 // checkConfigMaps forbids references to ConfigMaps that the sender is not allowed to read. It warns
-// of missing ConfigMaps only if the sender may read them. ConfigMaps may be large, so it reads each
+// if a ConfigMap that the sender may read does not exist. ConfigMaps may be large, so it reads each
 // of them once, one after the other.
 func (r request) checkConfigMaps(ctx context.Context, refs []v1alpha1.ConfigMapReference, f *findings) error {
 	byName := map[string][]v1alpha1.ConfigMapReference{}
@@ -106,9 +106,9 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 	}
 }
 
-// checkSettings forbids a session with settings that the sender is not allowed to use, since the
-// session gets the Secrets of its settings. If the settings exist, checkSettings stores them in the
-// parameter settings, completed with the values that they inherit.
+// checkSettings forbids a session if the sender is not allowed to use its UserSettings, because the
+// session gets their Secrets. If the UserSettings exist and are allowed, checkSettings reads them
+// into the parameter settings, and adds the inherited values.
 func (r request) checkSettings(ctx context.Context, name string, settings *v1alpha1.UserSettings, f *findings) error {
 	path := field.NewPath("spec", "userSettingsName")
 	err := r.reader.Get(ctx, r.key(name), settings)

@@ -9,8 +9,9 @@ import (
 	"fmt"
 )
 
-// BindPath accepts a sealed Bind in a warm pod. The response is a sealed Bound. With the parameter
-// wait, the response comes as soon as the session is ready, or after a few seconds.
+// BindPath is the path at which a warm pod accepts a sealed Bind. The response is a sealed Bound.
+// With the query parameter "wait", the pod responds when the session is ready, or after a few
+// seconds.
 const BindPath = "/bind"
 
 // BindKeyFile is the name of an entry in the Secret of a warm pod. The entry contains the base64

@@ -91,13 +91,13 @@ type SpendReport struct {
 	// Run. Sequence counts the reports of the process, from 1.
 	Run      int64 `json:"run"`
 	Sequence int64 `json:"sequence"`
-	// Spent contains the cumulative costs of this process. It contains all lines for the days in
-	// Open. A line for another day is included only if the archive has not acknowledged its costs.
+	// Spent contains the cumulative costs of this process, one line for each day and model. It
+	// contains all lines for the days in Open. It contains a line for another day only until the
+	// archive has acknowledged the costs in that line.
 	Spent []SpentLine `json:"spent,omitempty"`
-	// Open maps a day to the highest possible cost of the calls in flight that were sent with a
-	// grant of that day. The cost includes calls that are not sent yet, but may be sent before the
-	// archive answers the report. If a day has no calls in flight, but the session may hold a
-	// reservation for the day, Open contains the day with the value zero.
+	// Open maps a day to the highest possible cost of the open calls with a grant of that day. A call
+	// is open if it is in flight, or if it may be sent before the archive answers the report. A day
+	// without open calls has the value zero if the session may hold a reservation for that day.
 	Open map[string]Dollars `json:"open,omitempty"`
 	// Need is the highest possible cost of the calls in flight and the next calls together. It does
 	// not include Spent. Want is the reservation that the session would like to have. It is at

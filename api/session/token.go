@@ -93,10 +93,10 @@ func VerifyToken(keys []ed25519.PublicKey, text, audience, uid string, now time.
 	return nil
 }
 
-// VerifyArchiveToken finds the token for AudienceArchive in a text, and returns its claims. If
-// these claims have an attempt and the text also contains a token for AudienceAttempt, the result
-// has the later attempt and the later expiry of the two tokens. VerifyArchiveToken returns an error
-// if the text contains no token for AudienceArchive, or if the resulting claims have expired.
+// VerifyArchiveToken returns the claims of the token for AudienceArchive in a text. If this token
+// is for an attempt, and the text also contains a token for AudienceAttempt, the later attempt and
+// the later expiry of the two tokens apply. It is an error if the text contains no token for
+// AudienceArchive, or if the applicable expiry has passed.
 func VerifyArchiveToken(keys []ed25519.PublicKey, text, uid string, now time.Time) (Claims, error) {
 	claims, found := findToken(keys, text, AudienceArchive, uid)
 	if claims.Attempt > 0 {

@@ -20,8 +20,8 @@ const maxReason = 2000
 
 type question struct {
 	id int
-	// remember describes similar actions, which the user may approve together with this action;
-	// empty if there are none.
+	// remember is a description of similar actions that the user may approve together with this
+	// action; empty if there are none.
 	remember string
 	// answerable is the earliest time at which an input line can answer the question.
 	answerable time.Time

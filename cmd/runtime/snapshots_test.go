@@ -443,10 +443,9 @@ func (p *scratchPod) turnOver(t *testing.T) bool {
 	return len(lines) > 0 && strings.Contains(lines[len(lines)-1], string(session.StateAwaiting))
 }
 
-// The archive refuses the snapshot of the second turn, and then the pod is lost. The second attempt
-// therefore restores the agent's memory of the first turn only, and saves this memory in the next
-// snapshot. After another restart, the third message must still tell the agent what it did in the
-// second turn.
+// The archive refuses the snapshot of the second turn, and then the pod is lost. In the second
+// attempt, the agent remembers only the first turn, and the next snapshot contains this memory.
+// After another restart, the third message must still tell the agent about the second turn.
 func TestAnAgentWithOutdatedMemoryRepeatsNoWork(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*testing.T, *scratchPod){
@@ -612,9 +611,9 @@ func TestASessionOnANewVolumeArchivesTheChangesOnThatVolume(t *testing.T) {
 	}
 }
 
-// The session is stopped during a command. In the next attempt, Parley's agent continues the
-// interrupted turn without a prompt, so the runtime cannot tell it about the restoration in this
-// turn.
+// The session is stopped during a command, and the next attempt restores the workspace. Parley's
+// agent then continues the interrupted turn without a prompt. The runtime can therefore tell the
+// agent about the restoration only with the next message.
 func TestTheAgentLearnsOfARestorationWithTheNextMessage(t *testing.T) {
 	t.Parallel()
 	waits := filepath.Join(t.TempDir(), "waits")
@@ -661,7 +660,7 @@ line'/large`)
 	}
 	p.wantsNotice(t, `Not saved, and lost: "~/new\nline (65 MiB)".`)
 	p.stop(t)
-	// If the snapshot is also lost, the session must not work on another branch.
+	// Without branch and snapshot, the session must fail. It must not work on another branch.
 	if err := os.RemoveAll(filepath.Join(p.dir, "u1", "snapshot.json")); err != nil {
 		t.Fatal(err)
 	}

@@ -23,11 +23,11 @@ func main() {
 }
 
 // run hides the image's environment variables from the runtime, and then runs the runtime. args
-// contains the names of the environment variables that the pod sets. The names are not in a
-// variable, because an image could then change them. Outside of a pod, the flag
+// contains the names of the environment variables that the pod sets. The names are arguments,
+// because an image could change an environment variable. Outside of a pod, the flag
 // supervise.FromEnvironment precedes the names. If the first argument is process.ConfineCommand,
-// run instead confines this process and executes the program in args. The runtime starts confined
-// programs in this way.
+// run instead confines this process and executes the program that the last arguments name. The
+// runtime starts confined programs in this way.
 func run(args []string) (code int, err error) {
 	if len(args) >= 3 && args[0] == process.ConfineCommand {
 		return exitCannotRun, process.Become(args[1], args[2:])

@@ -16,9 +16,9 @@ const maxOutput = 30_000
 // runs.
 const maxProgress = 12 << 10
 
-// maxSecret is a number of characters. If a cut is in a line of at most this length, the cutter
-// removes the whole line, so that no part of a secret remains. A JSON account key on one line is
-// shorter than maxSecret.
+// maxSecret is a length in characters. A cut within a line could leave a part of a secret, so the
+// cutter removes the whole line if it is not longer than maxSecret. A JSON account key on one line
+// is shorter.
 const maxSecret = 4 << 10
 
 // cutter keeps the beginning and the end of a text, and counts the characters dropped between them.

@@ -14,9 +14,9 @@ import (
 const (
 	// maxSpendBody limits the bytes of a report of costs.
 	maxSpendBody = 256 << 10
-	// spendRate limits the reports of a session per second. spendBurst limits its reports at once.
-	// Both are high: a session near its spending limit sends a report for each call of the model,
-	// and a model in the cluster may answer many calls per second.
+	// spendRate limits the reports of a session per second. spendBurst limits the reports in a burst.
+	// Both are high: a session near its spending limit sends a report for each call of the model, and
+	// a model in the cluster may answer many calls per second.
 	spendRate, spendBurst = 100, 1000
 	maxUsageReaders       = 16
 )

@@ -51,10 +51,10 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, text []byte) e
 	})
 }
 
-// merged returns the given ending as JSON, with some values of the stored ending. The stored usage
-// stays if it contains more calls than the given usage. If given.Unrestored is set, the given
-// changes may be incomplete. In this case, they replace the stored changes only if they are not
-// empty and the archive has no snapshot.
+// merged returns the given ending as JSON, but keeps some values of the stored ending. It keeps the
+// stored usage if that usage has more calls. If given.Unrestored is set, the given changes may be
+// incomplete. They then replace stored changes only if they are not empty and the archive has no
+// snapshot.
 func (s *Store) merged(ctx context.Context, uid string, stored io.Reader, given session.Ending,
 	text []byte) ([]byte, error) {
 	var before session.Ending

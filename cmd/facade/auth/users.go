@@ -16,8 +16,8 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// User is the authenticated user of a request, identified by UserSettings. These are the settings
-// with the session key of the request, or the settings that the signed-in person uses.
+// User is the authenticated user of a request. Namespace, Name and UID identify the UserSettings
+// that have the session key of the request, or that the signed-in person uses.
 type User struct {
 	Namespace, Name string
 	UID             types.UID
@@ -60,8 +60,8 @@ type Credential struct {
 	Expires time.Time
 	// ID identifies the cookie for revocation.
 	ID string
-	// Username and Groups identify a person. UserSettings may require that their owner is in a
-	// group. A cookie contains only groups that the person's settings require.
+	// Username and Groups identify a person. A cookie contains only the groups that UserSettings of
+	// this person require.
 	Username string
 	Groups   []string
 	// Settings are the settings that the person chose, if any.

@@ -127,8 +127,8 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 }
 
 // take returns a page of the conversations that match the filters. The page starts after the last
-// conversation of the previous page, not at an index. With an index, conversations would be skipped
-// or repeated when others are created or deleted.
+// conversation of the previous page, not at an index. With an index, the creation or deletion of a
+// conversation would make clients skip or repeat other conversations.
 func (p page) take(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position

@@ -76,8 +76,9 @@ func NewSessions(signer *Signer) *Sessions {
 		idleTimeout: idleTimeout}
 }
 
-// hostOf returns the host in the URL of a session with a certificate. The host contains the UID and
-// the pod's address, so that the HTTP client never reuses a connection for another session.
+// hostOf returns the host for the URL of a session that has a certificate. The host contains the
+// Conversation's UID and the pod's address, so that the HTTP client never reuses a connection for
+// another session.
 func hostOf(uid string, address net.IP) string { return uid + "." + hex.EncodeToString(address.To16()) }
 
 // dialSession connects to a session, and verifies that the session's certificate is for the UID in

@@ -101,8 +101,8 @@ func (s *server) beginSignIn(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// oauth returns the configuration of the page's OAuth client. The secret is read at each use, so
-// that a rotated secret is used at once.
+// oauth returns the configuration of the page's OAuth client. It reads the client's secret from the
+// file each time, because the secret may have been rotated.
 func (s *server) oauth(ctx context.Context, redirectURI string) (*oauth2.Config, error) {
 	options := s.options.SignIn
 	endpoint, err := options.Provider.Endpoint(ctx)

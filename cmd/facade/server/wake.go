@@ -66,8 +66,8 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 		}
 	}
 	waits := s.budget.Hold(m.user.ID(), limits.Wakes)
-	// The facade may have made the event m.body from a request, and the event may then be larger
-	// than MaxBody. Count at most MaxBody bytes, because the user's limit may be as low as MaxBody.
+	// The event m.body may be larger than the request from which the facade made it, and larger than
+	// MaxBody. The user's limit may be as low as MaxBody, so count no more than that.
 	size := min(max(int64(len(m.body)), limits.MinWake), s.options.Limits.MaxBody)
 	if err := waits.Take(size); err != nil {
 		return nil, err
@@ -103,9 +103,9 @@ type waking struct {
 	// unsuspended is true if spec.suspend was false at the last check. If spec.suspend is true at
 	// the next check, somebody has stopped the conversation meanwhile, and the wait ends.
 	unsuspended bool
-	// attempt is the number of the last attempt at the time when this message requested a start. It
-	// is -1 if the message has requested no start since the session last ran. If the session is
-	// stopped and has a later attempt, the requested start has failed, and the wait ends.
+	// attempt is the session's attempt when this message last requested a start. It is -1 before the
+	// first request, and after the session has run. If a later attempt is stopped, the requested start
+	// has failed, and the wait ends.
 	attempt int32
 	// requested is the time at which the message last requested a start.
 	requested time.Time
@@ -181,8 +181,8 @@ func (w *waking) unreachable(err error) bool {
 	return time.Since(w.unreached) > reachTimeout
 }
 
-// start requests the start of a session that is stopped. It returns an error if the session will
-// not run soon. If fresh is not nil, it has just been read from the API server.
+// start requests the start of a stopped session. It returns an error if the session will not run
+// soon. fresh is the Conversation as just read from the API server, or nil.
 func (w *waking) start(ctx context.Context, c, fresh *v1alpha1.Conversation) (err error) {
 	attempt := max(1, c.Status.Attempt)
 	switch {

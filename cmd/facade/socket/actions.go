@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// action is a packet in which the client sends an action. The function done must be called when the
-// packet is no longer used.
+// action is a client's packet with an action. The function done must be called when the packet is
+// no longer used.
 type action struct {
 	packet []byte
 	done   func()

@@ -189,7 +189,7 @@ func (h *history) foldCall(e *session.Event) {
 	}
 }
 
-// maxKeys bounds the number of remembered keys. It can be small, because clients retry soon.
+// maxKeys bounds the stored idempotency keys. It can be small, because clients retry soon.
 const maxKeys = 1000
 
 func (h *history) foldKey(key string) {

@@ -45,7 +45,7 @@ func TestAnIdleSessionEndsWhenAnotherSessionNeedsItsSlot(t *testing.T) {
 }
 
 // The agent cannot start, so the first message still waits when the session ends. The next attempt
-// works on this message, as it does after the idle timeout.
+// works on this message.
 func TestASessionGivesUpItsSlotIfItsAgentCannotStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say on", Agent: &session.Agent{Name: "x",

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ran returns an order for the stub agent, which then reports a finished call.
+// ran returns a message that makes the stub agent report a finished tool call.
 func ran(id, command string) string {
 	return fmt.Sprintf(`raw {"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute",`+
 		`"status":"completed","rawInput":{"command":%q},"rawOutput":"done"}`, id, command)

@@ -21,9 +21,9 @@ type ending struct {
 	// reason says why the turn failed. id is one of errorIDs, or empty.
 	reason string
 	id     string
-	// notStarted is set if the agent could not be started. withdrawn is then the event ID of the
-	// turn's message, which waits again until the agent is started. The message of a resumed turn
-	// does not wait again: withdrawn is nil.
+	// notStarted is set if the agent could not be started. A new turn is then withdrawn: its message
+	// waits again, and withdrawn is the event ID of this message. For a resumed turn, withdrawn is
+	// nil.
 	notStarted bool
 	withdrawn  *int
 	// idle is set if the user did not answer the agent's question in time.
@@ -151,8 +151,8 @@ func (d *Driver) stoppedUnprompted(t task) ending {
 	return failedTurn("the turn was stopped before the agent received the message")
 }
 
-// startFailed ends a turn whose agent could not be started. A turn that has not begun is retried
-// later.
+// startFailed ends a turn whose agent could not be started. The message of a new turn waits for a
+// retry; the message of a resumed turn does not.
 func (d *Driver) startFailed(ctx context.Context, t task, err error) ending {
 	switch {
 	case ctx.Err() != nil:

@@ -83,8 +83,8 @@ var (
 	errRefused = errors.New("the archive refuses the data")
 	// errFull says that the data is too large or that the archive has no room for it.
 	errFull = fmt.Errorf("%w: too large", errRefused)
-	// errOtherJournal says that the archive holds another journal's events. It is transient,
-	// because the Keeper then requests the archive's position again.
+	// errOtherJournal says that the archive holds another journal's events. It is transient: the
+	// Keeper requests the archive's position and retries.
 	errOtherJournal = errors.New("the archive holds events of another journal")
 	// errNotFound says that the archive lacks the requested data, or is too old to know the path.
 	errNotFound = errors.New("not in the archive")

@@ -33,8 +33,8 @@ func (f *usageFilter) Write(text []byte) (int, error) {
 	}
 	if f.passing || len(rest) > largestEvent {
 		f.passing = true
-		// Hold back the last two bytes: they may be the first part of the separator that ends the
-		// event, and the next Write may bring its last part.
+		// Hold back the last two bytes: they may be the beginning of the separator after the event. The
+		// next Write may contain the rest of this separator.
 		cut := max(0, len(rest)-2)
 		if _, err := f.out.Write(rest[:cut]); err != nil {
 			return 0, err

@@ -106,8 +106,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, to *
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.bounded() }
 
 // context returns the context of a call to the endpoint. The context ends when the agent
-// disconnects. For a call that lingers, the proxy then waits for Options.Linger before it ends the
-// context.
+// disconnects or, if the call lingers, Options.Linger later.
 func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelCauseFunc) {
 	if !p.lingers(call) {
 		return context.WithCancelCause(agent)
@@ -166,9 +165,9 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 	}
 	_ = response.Body.Close()
 	response, err = p.roundTrip(to.request(ctx, r, call, ask.body), cancel)
-	// If the repeated call succeeds, later calls to this endpoint do not request the usage either.
-	// This does not apply if the agent sent its own stream_options: they may have caused the
-	// refusal, and an agent must not be able to stop the requests for usage.
+	// If the repeated call succeeds, the proxy no longer requests the usage from this endpoint. The
+	// exception is a call with the agent's own stream_options: they may have caused the refusal, and
+	// an agent must not be able to stop the requests for usage.
 	if err == nil && response.StatusCode/100 == 2 && ask.options == nil {
 		to.usageRefused.Store(true)
 	}
@@ -281,7 +280,7 @@ func (a *answer) copy(body io.Reader) error {
 	if a.filter != nil {
 		out = a.filter
 	}
-	// Flush the headers at once, because a stream may begin with a pause.
+	// Flush the headers immediately, because a stream may begin with a pause.
 	gone := a.flusher.Flush()
 	buffer := make([]byte, 32<<10)
 	for {

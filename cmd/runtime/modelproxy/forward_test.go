@@ -451,8 +451,8 @@ func TestAChangedModelDoesNotAffectCallsInFlight(t *testing.T) {
 		old.last(t).header.Get("X-Api-Key") != key || old.count() != 1 {
 		t.Errorf("the call in flight got %+v", late)
 	}
-	// The first call must be priced as anthropic/claude, its model at that time. With the new
-	// provider it would be openai/claude, which has no price.
+	// The first call began before the change of the model, so its price is the price of
+	// anthropic/claude. With the new provider, its model would be openai/claude, which has no price.
 	if usage := p.Usage().Session; usage.Calls != 2 || usage.Unpriced != 0 {
 		t.Errorf("the usage is %s", counts(usage))
 	}

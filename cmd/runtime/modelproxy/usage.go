@@ -124,7 +124,7 @@ type entry struct {
 	received int
 }
 
-// add adds reported usage. Reports are cumulative, so the largest value of each number is used.
+// add adds reported usage. Reports are cumulative, so the largest value of each count is used.
 func (e *entry) add(t tokens, cost *big.Rat) {
 	for of, now := range map[*int64]int64{
 		&e.used.input: t.input, &e.used.output: t.output, &e.used.cacheRead: t.cacheRead, &e.used.cacheWrite: t.cacheWrite,

@@ -73,8 +73,8 @@ func TestListRequestsAreRateLimited(t *testing.T) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	// The first list request comes at the start, and the first change causes the second request at
-	// once. There must be a pause before the third request and before each later request.
+	// The router sends the first list request at its start, and the second request immediately after
+	// the first change. It must pause before the third and each later request.
 	for i := 2; i < len(asked); i++ {
 		if rested := asked[i].Sub(asked[i-1]); rested < pause/2 {
 			t.Errorf("the next list request came after %s", rested)

@@ -61,7 +61,7 @@ func TestChangesAreComparedWithTheFirstCommit(t *testing.T) {
 	}
 	second := git(`git checkout -qb work && echo 2 > a && git commit -qam two && echo 3 > b && echo new > c && git ` +
 		`rev-parse HEAD`)
-	// A later attempt clones another commit, but it still compares with the first commit.
+	// A later attempt clones another commit, but the base stays the commit of the first attempt.
 	base := records.Base(second)
 	changes, err := workspace.Compare(t.Context(), dir, base, func() {})
 	if err != nil {

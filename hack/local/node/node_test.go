@@ -426,8 +426,8 @@ func TestANodeKillsOnlyProcessesOfItsSessions(t *testing.T) {
 	own, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
 	editor := start("PWD=" + dir + "/uid/home")
 	Kill(dir)
-	// Kill must send SIGKILL only to the process own. The SIGTERM below ends the other processes.
-	// If the killed process still exists when it gets the SIGTERM, Linux nevertheless reports
+	// Only the process in the variable own must get SIGKILL from Kill. The SIGTERM below ends the
+	// other two processes. If the killed process still exists at that time, Linux nevertheless reports
 	// SIGKILL as the cause of its end.
 	for cmd, want := range map[*exec.Cmd]syscall.Signal{own: syscall.SIGKILL, other: syscall.SIGTERM,
 		editor: syscall.SIGTERM} {

@@ -35,8 +35,8 @@ type usage struct {
 	of    map[[2]string][]usageSample // keyed by phase and process
 }
 
-// usageSample is the memory of a process in bytes, and its CPU time in seconds so far. The CPU time
-// between two samples counts only if both belong to the same part of the measurement.
+// usageSample contains the memory of a process in bytes, and the CPU time in seconds since its
+// start. The CPU time between two samples counts only if both have the same value of part.
 type usageSample struct {
 	at          time.Time
 	part        int

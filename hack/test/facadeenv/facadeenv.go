@@ -166,7 +166,7 @@ func (e *Env) apply(file string) error {
 	return manifests.Apply(context.Background(), e.Client, "facadeenv", objects)
 }
 
-// inheritedName indexes UserSettings by the settings that they inherit from.
+// inheritedName returns the index value of a UserSettings object: the name in spec.inheritFrom.
 func inheritedName(o client.Object) (names []string) {
 	if name := o.(*v1alpha1.UserSettings).Spec.InheritFrom; name != nil {
 		names = append(names, *name)

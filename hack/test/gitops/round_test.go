@@ -346,9 +346,8 @@ func (r *round) conversation() *v1alpha1.Conversation {
 	return conv
 }
 
-// kubelet writes the pod's status as a kubelet would. The operator reports a step of a start only
-// if the step has lasted for a few seconds. The times are therefore a minute in the past, so that
-// the operator reports the step at once.
+// kubelet writes the pod's status as a kubelet would. The times in this status are a minute in the
+// past, because the operator reports a step of a start only after a few seconds.
 func (r *round) kubelet(ready corev1.ConditionStatus, state corev1.ContainerState) {
 	r.t.Helper()
 	then := metav1.NewTime(time.Now().Add(-time.Minute))

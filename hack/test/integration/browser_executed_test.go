@@ -155,9 +155,9 @@ func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	b.checkErrors()
 }
 
-// The first of two tabs approves a question, and the agent asks the next question at once. The
-// second tab still shows the old question. An approval in the second tab must be refused, even if
-// it is repeated.
+// The first of two tabs approves a question, and the agent asks the next question. The second tab
+// still shows the old question. An approval in the second tab must be refused, even if it is
+// repeated.
 func TestThePageApprovesOnlyTheQuestionThatItsTabShows(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("", bash("echo one >> file")),
 		says("", bash("echo two >> file")), says("Done."))

@@ -62,8 +62,8 @@ func (p *person) awaitArchived(t *testing.T, id string) {
 	})
 }
 
-// The manager uses the new key at once. The facade and the archive get the new key when the kubelet
-// updates their volumes. A running session never gets the new key.
+// The manager uses the new key immediately. The facade and the archive get the new key when the
+// kubelet updates their volumes. A running session never gets the new key.
 func TestARotationOfTheSigningKeyInterruptsNoSession(t *testing.T) {
 	ada := newPerson(t, nil, says("I begin.", bash("echo kept > made")))
 	ada.converse(t, "before", map[string]any{"initial_user_msg": "work"})
@@ -87,7 +87,7 @@ func TestARotationOfTheSigningKeyInterruptsNoSession(t *testing.T) {
 		ada.awaitArchived(t, id)
 	}
 
-	// A session can restore a snapshot that is older than the snapshot secret.
+	// A session can restore a snapshot that was saved before the snapshot secret was rotated.
 	ada.stop(t, "before")
 	rotate(t, session.AnnotationRotateSnapshotSecret, session.AnnotationRotatedSnapshotSecret)
 	ada.wants(t, http.StatusOK, "POST", "/api/conversations/before/start", "{}")

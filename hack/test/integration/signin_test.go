@@ -249,8 +249,8 @@ func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 	refused(ada, "kubectl parley login", "whoami")
 }
 
-// This test runs the sign-in commands of docs/people.md. The tests of `make run` run its other
-// commands.
+// This test runs the sign-in commands of docs/people.md. The tests of `make run` run the other
+// commands of this guide.
 func TestTheSignInCommandsInTheGuideWorkWithOpenID(t *testing.T) {
 	o := newOrganisation(t)
 	guide, err := os.ReadFile(testenv.Path("docs", "people.md"))
