@@ -73,7 +73,8 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	return o, g.gatherClass(ctx, &o, &settings.Spec)
 }
 
-// settings reads the settings of a session, and notes in the observation whether they exist.
+// settings reads the UserSettings object of a session, and sets in the observation whether the
+// object exists.
 func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered) (*v1alpha1.UserSettings, error) {
 	c, settings := o.Conversation, &v1alpha1.UserSettings{}
 	o.OtherOwner = false
@@ -81,8 +82,8 @@ func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	// The deletion of a UserSettings object ends its sessions, even if a new object with the same name
-	// follows at once. The new object has another UID. Until the session runs in the current attempt,
+	// The deletion of a UserSettings object ends its sessions, even if the object is immediately
+	// created again. The new object has another UID. Until the session runs in the current attempt,
 	// the UID in the status may be outdated, so it is not compared.
 	recreated := lifecycle.Ran(c.Status) && c.Status.StopTime == nil && c.Status.SettingsUID != "" &&
 		c.Status.SettingsUID != settings.UID

@@ -40,7 +40,7 @@ func (k kubelet) set(change func(aPod)) {
 }
 
 // backdate moves the times of the pod's steps into the past. The manager writes a step to the
-// status only after the step has lasted for a while, so a backdated step is written at once.
+// status only after the step has lasted for a while, so it writes a backdated step immediately.
 func backdate(pod *corev1.Pod) {
 	then := metav1.NewTime(time.Now().Add(-time.Minute))
 	for i := range pod.Status.Conditions {

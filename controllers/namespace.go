@@ -32,7 +32,8 @@ type namespaceReconciler struct {
 }
 
 func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
-	// The name in a request is the name of a class that has sessions in the request's namespace.
+	// The name in a reconcile request is the name of a class that has sessions in the namespace of the
+	// request.
 	ofObject := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		class := o.GetLabels()[v1alpha1.LabelSessionClass]
 		return []reconcile.Request{requestFor(o.GetNamespace(), cmp.Or(class, v1alpha1.DefaultSessionClass))}

@@ -66,7 +66,7 @@ func checkSecret(secret *corev1.Secret, c *v1alpha1.Conversation, keys signingKe
 // this name, still exists.
 type terminatingError struct {
 	kind, name string
-	// attempt says that the object belongs to an earlier attempt.
+	// attempt is set if the object belongs to an earlier attempt.
 	attempt bool
 }
 
@@ -80,8 +80,8 @@ func (e *terminatingError) Error() string {
 // foreignError says that a foreign object has a name that Parley needs.
 type foreignError struct {
 	kind, name string
-	// forged says that the object names the Conversation as its owner, but the manager did not
-	// create the object.
+	// forged is set if the object names the Conversation as its owner, but the manager did not create
+	// the object.
 	forged bool
 }
 

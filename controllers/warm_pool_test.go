@@ -182,8 +182,8 @@ func TestAnIncompleteWarmPodIsDeleted(t *testing.T) {
 				t.Fatal(err)
 			}
 			create(t, orphan)
-			// The invalid key keeps the fake kubelet from starting the pod. A real kubelet does
-			// not start a pod without its volume, but the fake kubelet does not check volumes.
+			// The pod must not start. Because the fake kubelet does not check volumes, unlike a real
+			// kubelet, the invalid key prevents the start.
 			complete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: orphan.Name},
 				StringData: map[string]string{session.BindKeyFile: "invalid!"}})
 			w.manage()

@@ -34,11 +34,11 @@ const (
 	warmWorkers = 2
 	// warmBatch is the maximum number of warm pods that one reconcile creates.
 	warmBatch = 8
-	// warmDelay is the delay after a change of a pool, so that several changes cause one reconcile.
-	// warmBusyDelay is the delay while sessions wait to be started. warmStatusDelay is the shortest
-	// time between two writes of the status of a class.
+	// warmDelay is the time from a change of a pool to the reconcile, so that several changes cause
+	// one reconcile. warmBusyDelay is the time to the next reconcile of a busy pool. warmStatusDelay
+	// is the shortest time between two writes of the status of a class.
 	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
-	// warmQuiet is the time without a claim after which a pool is refilled.
+	// warmQuiet is the usual pause between the last claim of a pod and the refill of its pool.
 	warmQuiet = 500 * time.Millisecond
 	// warmPatience limits how long a pool waits to be refilled. After this time, it is refilled
 	// even while sessions wait to be started or claim its pods.
@@ -48,8 +48,8 @@ const (
 	warmCheckInterval = 5 * time.Minute
 )
 
-// warmPoolReconciler maintains the warm pods of the classes. A request names a class and a
-// namespace. A request without a namespace is about the status of the class.
+// warmPoolReconciler maintains the warm pods of the classes. A reconcile request names a class and
+// a namespace. A reconcile request without a namespace is about the status of the class.
 type warmPoolReconciler struct {
 	*gatherer
 	client     client.Client
@@ -61,11 +61,11 @@ type warmPoolReconciler struct {
 	backlog func() int
 
 	mu sync.Mutex
-	// counted contains the counts of each class that this manager wrote last. It writes a count only
-	// if the count differs from them. Otherwise, managers of different namespaces would overwrite
-	// each other's counts in the status of a class again and again.
+	// counted maps a class to the counts in its status that this manager wrote last. The manager
+	// writes new counts only if they differ from these counts. Otherwise, managers of different
+	// namespaces would overwrite each other's counts again and again.
 	counted map[string]v1alpha1.SessionClassStatus
-	// waiting contains the time since which a pool waits to be refilled.
+	// waiting maps a pool to the time at which it began to wait for a refill.
 	waiting map[poolKey]time.Time
 }
 
@@ -96,8 +96,8 @@ func (r *warmPoolReconciler) setup(mgr ctrl.Manager) error {
 	isSigningKey := predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return client.ObjectKeyFromObject(o) == r.options.signingKey()
 	})
-	// An event of a pod may reach this controller before it reaches the set. A change of the set
-	// therefore causes a reconcile, too.
+	// An event of a pod may reach this controller before r.set contains the change of the pod. Each
+	// update of r.set therefore causes a reconcile, too.
 	afterUpdate := source.Func(func(ctx context.Context, q workQueue) error {
 		updated := func(pod *corev1.Pod) { delayedPools(ofPod).Generic(ctx, event.GenericEvent{Object: pod}, q) }
 		r.set.updated.Store(&updated)
@@ -298,8 +298,7 @@ func (r *warmPoolReconciler) incomplete(ctx context.Context, pod warmPod, volume
 	return err != nil, nil
 }
 
-// refill creates missing pods, unless the pool is busy. It creates the pods of an overdue pool even
-// if the pool is busy.
+// refill creates missing pods if the pool is not busy or is overdue.
 func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *objects.WarmPods, keys signingKeys,
 	missing int, now time.Time) (reconcile.Result, error) {
 	overdue := r.overdue(key, now)

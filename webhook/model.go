@@ -74,7 +74,7 @@ func (r request) warnWithoutModel(ctx context.Context, catalogue agentCatalogue,
 	work := spec.InitialUserMsg != nil || spec.ConversationInstructions != nil || spec.SuggestedTask != nil ||
 		spec.CreateMicroagent != nil || len(spec.ImageURLs) > 0 || len(spec.Images) > 0
 	// Do not warn if an earlier check failed: perhaps the sender is not allowed to use the
-	// settings, and must not learn that they name no model.
+	// UserSettings object, and must not learn that it names no model.
 	if !work || settings.UID == "" || len(f.errs) > 0 {
 		return
 	}

@@ -57,7 +57,7 @@ const (
 	ArchiveEarlier = "earlier"
 	// ArchiveWait is the number of seconds for which a request may wait for a change.
 	ArchiveWait = "wait"
-	// ArchiveAfter is the UID after which a page of the TurnList begins.
+	// ArchiveAfter is a UID. The requested page of the TurnList contains only greater UIDs.
 	ArchiveAfter = "after"
 )
 

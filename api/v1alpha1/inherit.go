@@ -39,9 +39,9 @@ func (s *UserSettingsSpec) Inherit(from *UserSettingsSpec) *UserSettingsSpec {
 	return effective
 }
 
-// inheritModel inherits the model, its base URL and its API key, unless these settings have one of
-// the three. The reasoning effort and the temperature suit that model, so they are inherited only
-// together with it.
+// inheritModel inherits the model, its base URL and its API key, unless s has one of these three
+// values. The reasoning effort and the temperature suit the inherited model, so they are inherited
+// only together with the model.
 func (s *UserSettingsSpec) inheritModel(from *UserSettingsSpec) {
 	if s.OwnsModel() {
 		return

@@ -326,7 +326,7 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 			}
 			return nil
 		})
-		// A start restarts the conversation at once, although a later restart is planned.
+		// A start restarts the conversation immediately, although a later restart is planned.
 		later := fmt.Sprintf(`{"spec": {"restartAt": %q}}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 		if err := suite.Client.Patch(t.Context(), ada.conversation(t, "talk"), client.RawPatch(types.MergePatchType,
 			[]byte(later))); err != nil {
@@ -443,8 +443,8 @@ func TestConversationsWithIncompleteSettingsAreRefused(t *testing.T) {
 			if c.settings != "" {
 				ada.post(t, "/api/settings", c.settings).wants(t, 200)
 			}
-			// The test sends this request at once, while the cache of the facade may still lack the
-			// settings. The facade must find the settings anyway.
+			// The cache of the facade may not contain the posted settings yet. The facade must find them
+			// anyway.
 			reply := ada.post(t, "/api/conversations", `{}`).wants(t, c.code)
 			if c.code == 400 && (reply.field(t, "msg_id") != c.msgID || reply.field(t, "status") != "error") {
 				t.Errorf("answered %s", reply.body)

@@ -116,8 +116,8 @@ func TestConcurrentCreationsOfOneIDCreateOneConversation(t *testing.T) {
 }
 
 func TestARetryCompletesACreationAfterTheFacadeIsKilled(t *testing.T) {
-	// The test needs an incomplete conversation. After a kill between two creations, there is none,
-	// and the test tries again.
+	// The test needs an incomplete conversation. If the facade is killed between two creations, no
+	// conversation is incomplete, and the test tries again.
 	for range 5 {
 		if ada, all, half := killInTheMiddle(t); half > 0 {
 			t.Logf("the facade died with %d conversations of %d created, %d of them incomplete", all, crowd, half)

@@ -83,8 +83,8 @@ func TestInheritedSettingsAreShownAndStayInherited(t *testing.T) {
 		t.Errorf("a changed value stored %v", changed)
 	}
 
-	// A client posts its own tool server and the inherited tool server. Only the own server is
-	// stored, but a response shows both.
+	// A client posts its own tool server and the inherited tool server. Only its own server is stored,
+	// but responses show both servers.
 	ada.post(t, "/api/settings", `{"mcp_config": {"shttp_servers": [{"url": "https://own.example.com"},
 		{"url": "https://tool.example.com", "api_key": null, "api_key_set": true}]}}`).wants(t, 200)
 	if tools := ada.settings(t).Spec.MCPConfig; tools == nil || len(tools.SHTTPServers) != 1 ||

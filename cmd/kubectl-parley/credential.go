@@ -23,8 +23,8 @@ type credential struct {
 	key string
 	// token returns a valid token. This function is nil if the credential is a key.
 	token func(context.Context) (string, error)
-	// settings are the UserSettings to use with a token, as namespace/name; empty if the user chose
-	// none.
+	// settings is the namespace/name of the UserSettings object to use with a token. It is empty if
+	// the user chose none.
 	settings string
 	// stored is set if the token comes from kubectl parley login.
 	stored bool

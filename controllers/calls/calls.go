@@ -27,8 +27,8 @@ func New(limit int) *Pool {
 		running: map[string]bool{}}
 }
 
-// Done returns a channel. Whenever a call has ended, the channel receives an event for its
-// Conversation.
+// Done returns a channel. Whenever a call has ended, the channel receives an event for the
+// Conversation of the call.
 func (p *Pool) Done() <-chan event.GenericEvent { return p.done }
 
 // Busy reports whether the pool runs at least half of its maximum number of calls.

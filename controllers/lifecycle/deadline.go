@@ -33,9 +33,9 @@ func pastDeadline(o Observation) bool {
 }
 
 // UntilDeadline returns the time left for the current start. bounded is false if there is no
-// deadline, or if the session has run in this attempt. The time counts from the recorded start time
-// or from the time when the session got its pod, whichever is earlier. A replacement pod therefore
-// does not extend the deadline.
+// deadline, or if the session has run in this attempt. The deadline counts from the recorded start
+// time or from the time when the session got its pod, whichever is earlier. A replacement pod
+// therefore does not extend the deadline.
 func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	s := o.Conversation.Status
 	if o.Bounds.StartDeadline == 0 || Ran(s) {
@@ -45,8 +45,8 @@ func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	if o.Pod != nil {
 		began = podTime(o)
 	}
-	// After a wait for settings or for a slot, the time counts from the end of the wait. The
-	// recorded start time is earlier, so it is ignored.
+	// After a wait for settings or for a slot, the deadline counts from the end of the wait, so the
+	// earlier start time in the status is ignored.
 	waited := s.Reason == v1alpha1.ReasonQueued || s.Reason == v1alpha1.ReasonSettingsNotReady && o.Unready == nil
 	if !waited && s.StopTime == nil && s.StartTime != nil && s.StartTime.Time.Before(began) {
 		began = s.StartTime.Time

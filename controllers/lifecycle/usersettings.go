@@ -29,9 +29,9 @@ type SessionKey struct {
 	Blocker *Blocker
 }
 
-// NewSettingsStatus returns the status of settings after their references were checked. blockers
-// maps each condition that covers references to the first blocker, or to nil if all of the
-// references resolve. Conditions that cover no references in these settings have no entry.
+// NewSettingsStatus returns the status of a UserSettings object after its references were checked.
+// blockers has one key for each condition that covers references of this object. The value is the
+// first blocker, or nil if all of these references resolve.
 func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	blockers map[string]*Blocker) v1alpha1.UserSettingsStatus {
 	status := *settings.Status.DeepCopy()
@@ -65,8 +65,8 @@ func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	} else {
 		set(v1alpha1.ConditionReady, false, first.Reason, first.Message)
 	}
-	// Most blockers are missing Secrets, which are created later. Blockers with these reasons last
-	// until a user acts.
+	// Most blockers are missing Secrets, which are created later. Blockers with the following reasons
+	// do not disappear until a user acts.
 	lasting := []string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit,
 		v1alpha1.ReasonInheritsTwice}
 	if first != nil && slices.Contains(lasting, first.Reason) {

@@ -46,8 +46,8 @@ func ClassName(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) st
 	return *cmp.Or(c.Spec.SessionClassName, settings.SessionClassName, ptr.To(v1alpha1.DefaultSessionClass))
 }
 
-// lifetime returns the default of the class. If the class has none, it returns the operator's
-// default. The result does not exceed the maximum of the class.
+// lifetime returns the default value of a lifetime: the value in the class or, if the class has
+// none, the value of the operator. The result does not exceed the maximum of the class.
 func lifetime(class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
 	if class == nil {
 		return fallback
@@ -96,9 +96,9 @@ func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserS
 
 // NotAllowed returns a blocker for the first value that the class or the user's confirmation mode
 // does not allow; nil if the session may start. The webhook's checks do not suffice, because the
-// class may change after them. The Conversation's workspace and lifetimes are checked only until
-// the session has a pod. The status then records the limits of the class, and they apply until a
-// user starts the session again.
+// class may change later. The Conversation's workspace and lifetimes are checked only until the
+// session has a pod. From then on, the class's limits in the status apply, until a user starts the
+// session again.
 func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	agent *session.Agent) *lifecycle.Blocker {
 	errs := c.Spec.ConversationErrors(c.Name, &conversation.Spec)

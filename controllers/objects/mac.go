@@ -17,11 +17,12 @@ import (
 
 const annotationMAC = "parley.dev/mac"
 
-// secretMAC returns the MAC of a session's Secret. It covers the Conversation's UID, the attempt,
-// the hash of the inputs, the revision of the model, the claim of a warm pod, and the data. It does
-// not cover other labels and annotations, which may change. The MAC of a warm pod's Secret covers
-// the data, and the UID, the class and the template of the pod. The length of each part is written
-// before the part, so that different parts never form the same input.
+// secretMAC returns the MAC of a Secret. For a session's Secret, the MAC covers the Conversation's
+// UID, the attempt, the hash of the inputs, the revision of the model, the claim of a warm pod, and
+// the data. It does not cover other labels and annotations, which may change. For a warm pod's
+// Secret, the MAC covers the data, and the UID, the class and the template of the pod. The length
+// of each part is written before the part, so that different lists of parts never result in the
+// same bytes.
 func secretMAC(key []byte, owner types.UID, secret *corev1.Secret) ([]byte, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "parley session secret "+string(owner), sha256.Size)
 	if err != nil {

@@ -93,8 +93,8 @@ type WarmPods struct {
 	volume   *v1alpha1.Workspace
 }
 
-// NewWarmPods returns the builder for sessions with this kind of workspace. The key signs the
-// Secrets of the pods.
+// NewWarmPods returns the builder of warm pods for sessions with this kind of workspace. The key
+// signs the Secrets of the pods.
 func NewWarmPods(namespace string, owner *v1alpha1.SessionClass, workspace v1alpha1.WorkspaceKind,
 	runtimeImage string, key []byte) (*WarmPods, error) {
 	class := Class{Name: owner.Name, Spec: owner.Spec}
@@ -217,8 +217,7 @@ func AdoptedLabels(c *v1alpha1.Conversation, secret *corev1.Secret) map[string]s
 	return labels
 }
 
-// AdoptedVolumeLabels returns the labels that the volume of a warm pod gets when the session adopts
-// it.
+// AdoptedVolumeLabels returns the labels for the volume of a warm pod that the session adopts.
 func AdoptedVolumeLabels(c *v1alpha1.Conversation) map[string]string { return sessionLabels(c) }
 
 // SessionOwner returns the owner reference to a Conversation.

@@ -34,8 +34,7 @@ func (d driver) session(session string) Session {
 	return Session{User: name(user), Name: name(session)}
 }
 
-// enter lets a session without a recorded number enter the queue, and reports whether it has a
-// slot.
+// enter calls Enter without a recorded queue number, and reports whether the session has a slot.
 func (d driver) enter(session string) bool {
 	limit := int32(1)
 	if class := d.limit[session]; class != 0 {

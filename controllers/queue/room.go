@@ -20,8 +20,9 @@ type Room struct {
 }
 
 // Room returns the slots of a user. It calls leaves() to find out whether a running session ends
-// soon. Room.Needed counts only waiting sessions for which exactly one running session must end. A
-// session with a lower limit would need the end of several.
+// soon. Room.Needed counts a waiting session only if it can start after the end of one running
+// session. It does not count a session whose limit is so low that several running sessions must
+// end.
 func (q *Queue) Room(user types.NamespacedName, leaves func(types.NamespacedName) bool) Room {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -19,7 +19,8 @@ type step struct {
 	digest, tool string
 }
 
-// beginStep starts a step for an answer with calls. Replayed steps are not counted.
+// beginStep adds a step for an answer with tool calls. A replayed answer clears the steps instead,
+// because replayed calls never count as repetitions.
 func (s *state) beginStep(r turnlog.Record) {
 	if r.Replayed > 0 {
 		s.steps = nil

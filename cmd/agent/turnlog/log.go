@@ -20,18 +20,18 @@ import (
 
 // These are the kinds of records.
 const (
-	// KindSession is the first record: the session's directory, its environment, and the
-	// instructions found there.
+	// KindSession is the first record: the session's environment, its directory, and the instructions
+	// found in this directory.
 	KindSession = "session"
 	// KindPrompt is a message of the user. It begins a turn, unless it arrived during a turn or is
 	// part of a replayed recording.
 	KindPrompt = "prompt"
 	// KindAnswer is a message of the model.
 	KindAnswer = "answer"
-	// KindAllowed records that the user allowed a tool call.
+	// KindAllowed says that the user allowed a tool call.
 	KindAllowed = "allowed"
-	// KindBegun records the start of a tool call. If no result follows, the call may have been
-	// executed in part.
+	// KindBegun is the start of a tool call. If no result follows, the call may have been executed in
+	// part.
 	KindBegun = "begun"
 	// KindResult is the result of a tool call.
 	KindResult = "result"
@@ -131,7 +131,8 @@ type Log struct {
 	// not be removed.
 	size   int64
 	broken error
-	// Synced is called with the number of records each time a record is on disk. Only tests use it.
+	// Synced is called with the total number of records, each time a record is on disk. Only tests
+	// use it.
 	Synced func(records int)
 }
 

@@ -22,8 +22,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// sleeper is a cluster with one conversation. Its manager starts the session when the spec is
-// patched.
+// sleeper is a cluster with one conversation. A patch of the conversation starts its session.
 type sleeper struct {
 	stubCluster
 	// next is the address of the session after its start. watched is called when a message begins

@@ -17,7 +17,7 @@ const Piece = 64 << 10
 type Writer struct {
 	http.ResponseWriter
 	Timeout time.Duration
-	// Flushing makes each Write send its text at once.
+	// Flushing makes each Write send its text immediately.
 	Flushing bool
 	// Begun is set after the first Write.
 	Begun bool

@@ -25,8 +25,8 @@ const (
 	// maxInProgress limits the requests whose token is being verified or whose UserSettings are being
 	// created.
 	maxInProgress = 32
-	// personRate is the number of requests per second that one person may send on average.
-	// personBurst is the number of requests that one person may send at once.
+	// personRate is the number of requests per second that one person may send on average. personBurst
+	// is the number of requests that one person may send without a pause.
 	personRate  = 0.2
 	personBurst = 10
 )

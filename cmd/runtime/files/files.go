@@ -267,7 +267,7 @@ func refuse(w http.ResponseWriter, err error) {
 		reply.JSON(w, http.StatusNotFound, map[string]string{"error": "Not a git repository"})
 		return
 	}
-	// os.Root refuses links that lead out of the root. Only the text of its error tells this
+	// os.Root refuses links that lead out of the root. Only the text of the error distinguishes this
 	// refusal from other errors.
 	if failed, ok := errors.AsType[*fs.PathError](err); ok && strings.Contains(failed.Err.Error(), "escapes") {
 		err = errOutside

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// settleTime is how long an outcome must stay unchanged before it is reported. A question that
-	// the user answers at once is therefore not reported.
+	// settleTime is how long an outcome must stay unchanged before it is reported. A question that the
+	// user answers immediately is therefore not reported.
 	settleTime = time.Second
 	// repeatInterval is the time after which an unchanged outcome is reported again, in case the
 	// archive lost it.

@@ -116,8 +116,8 @@ func isEvent(line []byte, id int) bool {
 	return err == nil
 }
 
-// Mask masks secrets in a text, in the same way as Append. Mask a text before you truncate it,
-// because a truncated secret is not recognized.
+// Mask masks secrets in a text, in the same way as Append. Truncate a text only after
+// this call, because a truncated secret is not recognized.
 func (j *Journal) Mask(text string) string { return j.mask(text) }
 
 func (j *Journal) end() int64 { return j.bounds[len(j.bounds)-1] }

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Stream masks text and forwards it at once. It buffers only the end of the text, if a secret may
-// begin there. Close writes the buffered text.
+// Stream masks text and forwards it immediately. It buffers only the end of the text, if a secret
+// may begin there. Close writes the buffered text.
 type Stream struct {
 	mask *mask
 	out  io.Writer

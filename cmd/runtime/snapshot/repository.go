@@ -175,9 +175,9 @@ func (c *clone) findObjects(ctx context.Context, heads []plumbing.Hash) error {
 	return nil
 }
 
-// walkHistory follows the history from heads back to known commits. It returns the unknown commits
-// as local, and the known commits at which it stopped as needs. If there are more than limit local
-// commits, it returns ErrTooLarge.
+// walkHistory follows the history from heads back to known commits. local contains the unknown
+// commits. needs contains the known commits at which walkHistory stopped. If there are more than
+// limit local commits, it returns ErrTooLarge.
 func (c *clone) walkHistory(ctx context.Context, heads []plumbing.Hash, known map[plumbing.Hash]bool,
 	limit int) (local, needs []plumbing.Hash, err error) {
 	visited := map[plumbing.Hash]bool{}

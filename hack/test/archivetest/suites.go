@@ -192,8 +192,8 @@ func TestTurns(t *testing.T, address string) {
 		return s.SetTurn(t.Context(), uid, "ns/"+uid, attempt, turn)
 	}
 	tags := map[Store]string{}
-	// wants waits for a change of the outcomes since the previous call of wants. Both processes must
-	// then list the outcomes in want.
+	// wants waits until the outcomes have changed since its previous call. Both processes must then
+	// list exactly the wanted outcomes.
 	wants := func(want string) {
 		t.Helper()
 		for _, s := range []Store{one, other} {

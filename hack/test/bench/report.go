@@ -25,7 +25,7 @@ type figure struct {
 	Part string `json:"part"`
 	What string `json:"what"`
 	Unit string `json:"unit,omitempty"`
-	// Parley is Parley's value, or the median of its values.
+	// Parley is the measured value of Parley. If there are several values, it is their median.
 	Parley    float64    `json:"parley"`
 	Range     *extent    `json:"range,omitempty"`
 	Baselines []baseline `json:"beside,omitempty"`

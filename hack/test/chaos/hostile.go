@@ -29,8 +29,9 @@ const (
 const (
 	// warmUp is the time in which all users start their first session, before the measurement.
 	warmUp = 30 * time.Second
-	// The phases alternate: each phase has this number of parts. If the machine becomes slower or
-	// faster, this affects both phases alike. settleTime is the pause before each part.
+	// Each phase has partsPerPhase parts. The parts of the two phases alternate: if the machine
+	// becomes slower or faster, this affects both phases alike. settleTime is the pause before each
+	// part.
 	partsPerPhase = 4
 	settleTime    = 5 * time.Second
 	// maxRatio limits the ratio between the p99 of a measured time with a hostile tenant and the
@@ -38,12 +39,13 @@ const (
 	maxRatio = 2
 )
 
-// measureHostileTenant measures the users' times, in turns without attacks and while a hostile tenant
-// attacks. The tenant's objects and idle sessions stay between its attacks. Sessions are real
-// processes, and their model is a stub. In a cluster, three groups would have processors and disks
-// of their own: the tenant's clients and sessions, the users' clients and sessions, and the control
-// plane with Parley. Here all files are in memory, and the CPU time is divided: the users' clients
-// and sessions get the largest share, and those of the tenant get only idle CPU time.
+// measureHostileTenant measures the users' times. It alternates between phases without attacks and
+// phases with attacks of a hostile tenant. The tenant's objects and idle sessions stay between its
+// attacks. Sessions are real processes, and their model is a stub. In a cluster, three groups would
+// have processors and disks of their own: the tenant's clients and sessions, the users' clients and
+// sessions, and the control plane with Parley. Here all files are in memory, and the CPU time is
+// divided: the users' clients and sessions get the largest share, and the tenant's clients and
+// sessions get only idle CPU time.
 func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)
@@ -53,8 +55,8 @@ func measureHostileTenant(ctx context.Context, o options, dir string, r *report,
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
-	// This process contains the users' clients, and starts the users' sessions. The processes of the
-	// control plane and of Parley already run, outside of the group.
+	// Put this process into a CPU group, because it contains the users' clients and starts the users'
+	// sessions. The control plane and Parley already run, so they stay outside of the group.
 	users, err := newFirstGroup(os.Getpid())
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ import (
 const (
 	// bindDelay is the time from a Bind until the session is ready.
 	bindDelay = 150 * time.Millisecond
-	// On average, one of this many Binds gets no answer, and one gets an error.
+	// Of bindsPerFault Binds, one on average gets no answer, and one more gets an error.
 	bindsPerFault = 20
 	// maxRestarts is smaller than the number of restarts that the class allows.
 	maxRestarts     = 3
@@ -76,7 +76,7 @@ func (b *binds) answer(pod types.NamespacedName, uid types.UID, sent *session.Bi
 	return fakekubelet.Accept
 }
 
-// record records that a pod received the secrets of a session.
+// record stores that a pod received the secrets of a session.
 func (b *binds) record(pod types.NamespacedName, uid types.UID, sent *session.Bind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

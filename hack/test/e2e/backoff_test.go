@@ -166,8 +166,8 @@ func (t *t) checkCondition(ctx context.Context, kind corev1.NodeConditionType, w
 }
 
 // podsShutDown announces a node shutdown. The kubelet then ends the session's pod and rejects new
-// pods. A stubborn pod with a low priority protects Parley's own pods: the kubelet ends pods with a
-// higher priority after the stubborn pod.
+// pods. The kubelet ends pods with a low priority first. A stubborn pod with a low priority
+// therefore keeps Parley's own pods, which have a higher priority, alive.
 func podsShutDown(t *t) {
 	logind, stop := t.startLogind()
 	defer stop()

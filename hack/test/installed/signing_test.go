@@ -27,8 +27,8 @@ func TestProcessesDoNotStartWithoutTheirSigningKey(t *testing.T) {
 			if volume.Secret == nil || volume.Secret.SecretName != session.SigningSecret {
 				continue
 			}
-			// The manifests contain an empty Secret. A kubelet waits for a key only if the volume
-			// lists that key in items.
+			// The manifests contain the Secret without keys. The existence of the Secret is therefore not
+			// enough: a kubelet waits for a key only if the volume lists this key in items.
 			needs[deployment.Name] = !ptr.Deref(volume.Secret.Optional, false) && len(volume.Secret.Items) > 0
 		}
 	}

@@ -25,8 +25,8 @@ func (p *person) modelRevision(t *testing.T, id string) string {
 	return secret.Annotations[v1alpha1.AnnotationModel]
 }
 
-// changeModel changes the settings and waits until the manager has written them to the session's
-// Secret.
+// changeModel changes the settings and waits until the manager has sent the new model to the
+// archive, from which the session reads it.
 func (p *person) changeModel(t *testing.T, id string, settings map[string]any) {
 	t.Helper()
 	before := p.modelRevision(t, id)

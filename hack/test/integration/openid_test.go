@@ -34,7 +34,7 @@ import (
 const clientSecret = "the-secret-of-the-client"
 
 // organisation has an OpenID provider, and a manager and a facade that use it. ada is in the group
-// red, and bob is in the group blue. Each group has a namespace with the settings "team".
+// red, and bob is in the group blue. Each group has a namespace with a UserSettings object "team".
 type organisation struct {
 	issuer, facade, audit string
 	// teams maps each group to its namespace.
