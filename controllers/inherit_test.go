@@ -19,7 +19,8 @@ import (
 
 const teamKey, teamToken, teamToolKey = "sk-of-the-team", "glpat-of-the-team", "tool-key-of-the-team"
 
-// createTeam creates settings with a model, a git token and a tool server, and their Secrets.
+// createTeam creates the UserSettings of a team, with a model, a git token and a tool server. It
+// also creates the Secrets to which these UserSettings refer.
 func createTeam(t *testing.T, ns string) *v1alpha1.UserSettings {
 	t.Helper()
 	requireAgents(t)
@@ -83,8 +84,8 @@ func TestASessionGetsInheritedKeysWithTheirAddresses(t *testing.T) {
 	if got := *documentOf(t, ns, "second").Settings.LLMModel; got != "openai/gpt-6" {
 		t.Errorf("the next session has the model %q", got)
 	}
-	// If the heir changes another field, running sessions do not get the team's new model. If the
-	// heir sets its own model, running sessions get this model.
+	// If the heir changes only its language, running sessions do not get the team's new model. If the
+	// heir sets its own model, running sessions get the heir's model.
 	change(t, heir, func(s *v1alpha1.UserSettings) { s.Spec.Language = ptr.To("fr") })
 	awaitSettings(t, heir, v1alpha1.ReasonReady)
 	if got := archive.sends(t, ns); got != "0 uploads, 0 patches" {

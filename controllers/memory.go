@@ -119,15 +119,15 @@ func (t *retryTurns) take(user types.NamespacedName, now time.Time) bool {
 	return true
 }
 
-// giveBack lets the next refused session of the user retry at once. It is called if a start was not
-// refused.
+// giveBack lets the user's next refused session retry immediately. It is called after a start that
+// was not refused.
 func (t *retryTurns) giveBack(user types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.taken, user)
 }
 
-// oversizeError refuses a session because its Secret would exceed the maximum size of a Secret.
+// oversizeError says that a session's Secret would be larger than the API server allows.
 type oversizeError struct{ size int }
 
 func (e *oversizeError) Error() string {
@@ -135,8 +135,8 @@ func (e *oversizeError) Error() string {
 		"most %d KiB: remove or shorten secrets", (e.size+1023)>>10, corev1.MaxSecretSize>>10)
 }
 
-// isRefusal reports whether the API server refused an object, or would refuse it, for a reason that
-// stays the same at an immediate retry.
+// isRefusal reports whether the API server refused an object, or would refuse it because of its
+// size. An immediate retry would have the same result.
 func isRefusal(err error) bool {
 	_, oversize := errors.AsType[*oversizeError](err)
 	return oversize || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) ||

@@ -174,8 +174,8 @@ func (w *warmth) podOf(c *v1alpha1.Conversation) *corev1.Pod {
 	return &pods[0]
 }
 
-// writesOfSession returns the manager's writes for a session, beginning at the index first. It
-// omits events and the writes that refill the pool.
+// writesOfSession returns the manager's writes for a session, from the given index on. It omits
+// events and the writes that refill the pool.
 func (w *warmth) writesOfSession(first int) (writes []string) {
 	for _, write := range testenv.Writes(w.T, auditDir, managerUser, w.namespace)[first:] {
 		if write.Object.Resource != "events" && (!strings.HasPrefix(write.Object.Name, "warm-") || write.Verb == "patch") &&

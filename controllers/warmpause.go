@@ -130,9 +130,9 @@ func (s *pausedSpace) begin(now time.Time) {
 	s.delay = min(2*s.delay, maxWarmPause)
 }
 
-// The method left returns how long the pause of a namespace still lasts; zero without a pause.
-// While a session lacks room, the end of the pause is unknown. The method then returns
-// minWarmPause.
+// The method left returns the remaining time of the pause in a namespace, or zero without a pause.
+// While a session waits for room (at most maxRoomWait), the end of the pause is unknown, and the
+// result is minWarmPause.
 func (p *warmPause) left(namespace string, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -28,7 +28,8 @@ type guard struct {
 	cache client.Reader
 	// reviews creates SubjectAccessReviews.
 	reviews client.Writer
-	// reader reads past the cache, since a stale object must not decide about access.
+	// reader reads from the API server, because a stale object in the cache must not decide about
+	// access.
 	reader client.Reader
 	// facade and manager are the user names of Parley's ServiceAccounts; empty if unknown. These
 	// two accounts may refer to managed objects that they are not allowed to read.
@@ -109,13 +110,13 @@ func (r request) fromFacade() bool { return r.facade != "" && r.user.Username ==
 
 func (r request) fromManager() bool { return r.manager != "" && r.user.Username == r.manager }
 
-// managesSecret reports whether the sender is Parley and the Secret is, or will be, managed for the
-// object in the request.
+// managesSecret reports whether the sender is Parley, and Parley manages the Secret for the object
+// in the request. The Secret may not exist yet.
 func (r request) managesSecret(ctx context.Context, name string) (bool, error) {
 	if !r.fromParley() {
 		return false, nil
 	}
-	// The type is not in the metadata, so this reads the whole Secret.
+	// The metadata do not contain the type of a Secret, so read the whole Secret.
 	secret := &corev1.Secret{}
 	err := r.reader.Get(ctx, r.key(name), secret)
 	switch {

@@ -14,8 +14,8 @@ import (
 
 var inheritPath = field.NewPath("spec", "inheritFrom")
 
-// checkInheritance refuses inherited settings that the sender is not allowed to use, and
-// inheritance over two levels. It checks an unchanged inheritFrom only if the settings get a new
+// checkInheritance refuses inherited UserSettings that the sender is not allowed to use, and
+// inheritance over two levels. It checks an unchanged inheritFrom only if the object gets a new
 // owner, because the new owner's sessions get the inherited Secrets.
 func (r request) checkInheritance(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	name, changed := settings.Spec.InheritFrom, old == nil || !ptr.Equal(old.Spec.InheritFrom, settings.Spec.InheritFrom)

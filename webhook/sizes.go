@@ -17,9 +17,9 @@ const (
 	// into the session's Secret, which can have at most 1 MiB.
 	maxConversationText = 640 << 10
 	maxToolText         = 128 << 10
-	// maxVariables is the maximum number of variables of all tool servers together. The schema
-	// allows 2048 variables, which cost the API server 0.5 s of CPU time at each write, including
-	// each write of the status.
+	// maxVariables is the maximum number of environment variables of all tool servers together. The
+	// schema allows 2048. So many variables would cost the API server 0.5 s of CPU time at each write,
+	// even at a write of the status.
 	maxVariables = 256
 	// maxSecrets is the maximum number of Secrets that an object may refer to. The webhook asks the
 	// API server about each of them. The facade has the same limit for the keys in one request.

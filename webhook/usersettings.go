@@ -32,11 +32,11 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 	return v.validate(ctx, nil, settings)
 }
 
-// ValidateUpdate checks every reference again, even an unchanged one, because the change of another
-// field, such as llmBaseURL, may send the key to another receiver. An update by Parley itself is
-// an exception, because Parley may have no permission to read a Secret that an administrator chose.
-// In such an update, only new references are checked, and the administrator's keys must not go to
-// another receiver.
+// ValidateUpdate checks every reference to a Secret again, even an unchanged one, because the
+// change of another field, such as llmBaseURL, may send the key to another receiver. Parley may
+// have no permission to read a Secret that an administrator chose. In an update by Parley itself,
+// only new references are therefore checked, and the administrator's keys must not go to another
+// receiver.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
@@ -45,7 +45,7 @@ func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, setting
 	return v.validate(ctx, old, settings)
 }
 
-// ValidateDelete warns of running sessions, which end when their settings are deleted.
+// ValidateDelete warns of running sessions, which end when their UserSettings are deleted.
 func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	var conversations v1alpha1.ConversationList

@@ -31,8 +31,8 @@ type Agent struct {
 	// Confirms says that the agent can ask for permission before each action that changes
 	// something. A session in confirmation mode does not start if its agent cannot do this.
 	Confirms bool `json:"confirms,omitempty"`
-	// Forgets says that the agent cannot resume its session after a restart, even if it claims to. The
-	// agent gets a new session and a transcript instead.
+	// Forgets says that the agent cannot resume its ACP session after a restart, even if the agent
+	// says that it can. The agent gets a new ACP session and a transcript instead.
 	Forgets bool `json:"forgets,omitempty"`
 	// NeedsModel says that the agent cannot work without a model in the settings.
 	NeedsModel bool `json:"needsModel,omitempty"`

@@ -20,7 +20,7 @@ func (l *secretReferences) add(path *field.Path, ref *SecretKeyRef, condition st
 	}
 }
 
-// SecretReferences lists every Secret that these settings refer to.
+// SecretReferences lists every reference to a Secret in the UserSettings.
 func (u *UserSettings) SecretReferences() []SecretReference {
 	var refs secretReferences
 	spec, path := &u.Spec, field.NewPath("spec")
@@ -41,7 +41,8 @@ func (u *UserSettings) SecretReferences() []SecretReference {
 	return refs
 }
 
-// SecretReferences lists every Secret that this conversation itself refers to.
+// SecretReferences lists every reference to a Secret in the Conversation itself, not in its
+// UserSettings.
 func (c *Conversation) SecretReferences() []SecretReference {
 	var refs secretReferences
 	refs.addMCP(field.NewPath("spec", "mcpConfig"), c.Spec.MCPConfig)

@@ -182,7 +182,8 @@ func (f *findings) podNode(now time.Time) node {
 	return n
 }
 
-// podSign returns the mark of a pod. If a part has failed and the pod is not ready, the pod is
+// podSign returns the mark of a pod. The parameter parts contains the lines below the pod, such as
+// its containers. If one of these lines is marked as failed and the pod is not ready, the pod is
 // marked as failed.
 func podSign(pod *corev1.Pod, parts []node) string {
 	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {

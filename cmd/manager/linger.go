@@ -14,8 +14,9 @@ import (
 const callTimeout = 10 * time.Second
 
 // lingering is a webhook server that keeps serving for a moment after its manager has stopped. The
-// manager releases its lease at once, so that another manager becomes the leader. Meanwhile the API
-// server may still call this webhook, and a call without a response would make a user's write fail.
+// manager releases its lease immediately, so that another manager becomes the leader. Meanwhile the
+// API server may still call this webhook, and a call without a response would make a user's write
+// fail.
 type lingering struct {
 	crwebhook.Server
 	serving  context.Context

@@ -104,8 +104,8 @@ func (p *pod) staysWhenAsked(t *testing.T) {
 	}
 }
 
-// The session is on scratch space and cannot archive its files. Its end would delete them, so it
-// refuses to leave.
+// The files of the session are on scratch space and cannot be archived. The end of the session
+// would delete the files, so the session refuses to leave.
 func TestASessionThatCannotArchiveItsFilesKeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*scratchPod){

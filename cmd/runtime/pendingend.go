@@ -10,9 +10,10 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// endFile records why the work ended, until the termination message is written. The hand-over to
-// the archive in between may take minutes. An attempt that finds the file reports the end of the
-// earlier attempt. If the file is gone, that end was reported, and a user started the new attempt.
+// endFile contains the reason for the end of the work. The runtime writes this file before the
+// hand-over to the archive, which may take minutes. It removes the file after it has written the
+// termination message. If an attempt finds the file, the earlier attempt could not report its end,
+// and the new attempt reports that end.
 const endFile = "end.json"
 
 // pendingEnd is a termination that is not reported yet. Events is the number of events in the
@@ -33,8 +34,9 @@ func (s *run) readPendingEnd() *session.Termination {
 	return &end.Termination
 }
 
-// hasEventsAfter reports whether the journal has more or fewer events than the parameter events. It
-// ignores additional notices, because the runtime may write a notice after the end of the work.
+// hasEventsAfter reports whether the journal changed after it had this number of events. An
+// additional notice does not count, because the runtime may write a notice after the end of the
+// work.
 func (s *run) hasEventsAfter(events int) bool {
 	later := events > s.journal.Len()
 	err := s.journal.Events(events, func(e *session.Event) bool {

@@ -66,8 +66,8 @@ func PodRestarts(pod *corev1.Pod) int32 {
 	return 0
 }
 
-// IsWarm reports whether a pod was created as a warm pod. The manager must send the session to such
-// a pod.
+// IsWarm reports whether a pod was created as a warm pod. The manager must send the session's data
+// to such a pod.
 func IsWarm(pod *corev1.Pod) bool { return pod != nil && pod.Labels[v1alpha1.LabelWarm] != "" }
 
 // RecordedAsBound reports whether the status says that the session runs in this warm pod. The

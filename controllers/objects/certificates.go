@@ -57,8 +57,8 @@ func completeCertificates(data map[string][]byte, host string, now time.Time) (c
 	return true, err
 }
 
-// rotateAuthority replaces the authority. Clients that trust only the replaced authority accept the
-// certificates of the new authority, because the replaced authority signs the new authority's key.
+// rotateAuthority replaces the authority. The old authority signs the key of the new authority.
+// Clients that trust only the old authority therefore accept the certificates of the new authority.
 func rotateAuthority(data map[string][]byte, now time.Time) error {
 	before, err := ParseAuthority(data)
 	if err != nil || before == nil {
@@ -97,8 +97,8 @@ func addAuthority(data map[string][]byte, before *Authority, now time.Time) (*Au
 	return added, nil
 }
 
-// issue returns the certificate and the key of a server. The chain to the previous authority, if
-// any, follows the certificate.
+// issue returns the certificate and the key of a server. If chain() returns a certificate, it
+// follows the server's certificate.
 func (a *Authority) issue(host string, now, until time.Time) (certificates, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -126,7 +126,7 @@ func (a *Authority) issue(host string, now, until time.Time) (certificates, key 
 
 // addServerCertificate adds the certificate that a session uses for HTTPS. The host in the
 // certificate is the Conversation's UID. The certificate is valid as long as its authority, because
-// a session may run without a limit.
+// the running time of a session may be unlimited.
 func (a *Authority) addServerCertificate(data map[string][]byte, uid string, now time.Time) error {
 	certificates, key, err := a.issue(uid, now, a.certificates[0].NotAfter)
 	data[session.ServerCertificateFile] = append(certificates, key...)

@@ -22,7 +22,7 @@ import (
 const MaxText = 1024
 
 const (
-	// maxSpec is the maximum number of bytes of all texts in a spec. A spec with more is truncated.
+	// maxSpec is the maximum number of bytes of all texts in a spec. A larger spec is truncated.
 	maxSpec = 2048
 	// maxName is the maximum number of bytes of each text in a truncated spec. Names of Kubernetes
 	// objects are not longer.
@@ -95,8 +95,8 @@ func Transform(object any) (any, error) {
 }
 
 // trimSessionSecret removes most metadata of a session's Secret. Each session has a Secret, so this
-// saves much memory. The identity, the owner, the model revision and the claim of a warm pod stay.
-// A Secret with a claim also keeps the number of the attempt.
+// saves much memory. The identity, the owner, the model revision and the name of the claimed warm
+// pod stay. A Secret that names a warm pod also keeps the number of the attempt.
 func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
 	if owner := metav1.GetControllerOfNoCopy(secret); owner == nil || owner.Kind != "Conversation" {
 		return

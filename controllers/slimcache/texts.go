@@ -21,9 +21,9 @@ var (
 )
 
 // trimMetadata keeps the identity of an object, its controlling owner, and the labels and
-// annotations that the controllers read. It drops finalizers, other owners, and a controlling owner
-// with long fields. These could fill the cache, because the API server does not limit their number
-// or length.
+// annotations that the controllers read. It drops finalizers and other owners. It also drops a
+// controlling owner with long fields. All these fields could fill the cache, because the API server
+// does not limit their number or length.
 func trimMetadata(o metav1.Object) {
 	var owners []metav1.OwnerReference
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil &&
@@ -38,7 +38,8 @@ func trimMetadata(o metav1.Object) {
 	o.SetGenerateName("")
 }
 
-// pick returns the listed entries of a map, with values of at most limit bytes.
+// pick returns the entries of a map that have one of these keys. It truncates each value to limit
+// bytes.
 func pick(keys []string, all map[string]string, limit int) (kept map[string]string) {
 	for _, key := range keys {
 		if value, found := all[key]; found {

@@ -65,7 +65,7 @@ func (o *options) fromEnvironment() error {
 
 // notifyContext returns a context that ends at the first signal, and a channel that is closed at a
 // later signal. Signals within one second after the first signal are ignored: when make's process
-// group gets a SIGTERM, make sends this program another SIGTERM at once.
+// group gets a SIGTERM, make immediately sends this program another SIGTERM.
 func notifyContext() (context.Context, <-chan struct{}) {
 	const echo = time.Second
 	signals := make(chan os.Signal, 4)
@@ -86,7 +86,7 @@ func notifyContext() (context.Context, <-chan struct{}) {
 	return ctx, force
 }
 
-// local is the state of one run. The comment of a field names the step that sets it.
+// local is the state of one run. The comment after a field names the function that sets the field.
 type local struct {
 	options
 	out     io.Writer

@@ -28,8 +28,8 @@ const (
 	// maxKeptExchanges limits the number of recent exchanges (an answer and its calls' results) that
 	// are not summarised.
 	maxKeptExchanges = 3
-	// maxCondensedOutput limits each input and output of a tool, in characters, in the text that
-	// the model summarises.
+	// maxCondensedOutput is the maximum number of characters of each tool input and each tool output
+	// in the text that the model summarises.
 	maxCondensedOutput = 2000
 	// maxWords is the maximum number of words that the agent asks the model to write in a summary.
 	maxWords = 2000

@@ -30,11 +30,11 @@ var (
 type entry struct {
 	key  string
 	size int64
-	// version is the object's version. The method open returns the same version.
+	// version is the version of the object. The method open returns the object with the same version.
 	version string
 }
 
-// object is an object opened for reading. Its version changes with every write.
+// object is an object that is open for reading. Each write gives the object a new version.
 type object struct {
 	io.ReadCloser
 	size    int64

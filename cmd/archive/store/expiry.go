@@ -30,9 +30,10 @@ func (s *Store) Delete(ctx context.Context, uid string) error {
 // SetOwner sets the owner of a Conversation.
 func (s *Store) SetOwner(uid, owner string) { s.quota.set(uid, withOwner(owner)) }
 
-// Sweep measures the usage of each user and deletes data that has had no Conversation for the
-// retention time. The object orphanName records the start of that time, because the age of the data
-// does not show when its Conversation was deleted. ownerOf returns "" for an unknown Conversation.
+// Sweep measures the usage of each user. It deletes data whose Conversation has been missing for
+// the retention time. The object orphanName contains the start of that time, because the age of the
+// data does not show when the Conversation was deleted. ownerOf returns "" for an unknown
+// Conversation.
 func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, error), retention time.Duration,
 	now time.Time) (removed int, err error) {
 	s.quota.measure()

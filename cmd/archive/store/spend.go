@@ -49,12 +49,11 @@ func namespaceLedgerKey(namespace, month string) string {
 	return nsLedgers + namespace + "/" + month + ledgerSuffix
 }
 
-// Spend records the costs in a report and decides about its reservation. For each month, the
-// owner's ledger is written first, then the amounts in the namespace's ledger. Spend answers only
-// after both writes, so a session never uses a reservation that is missing in the namespace's
-// ledger. Spend first writes the months from otherMonths, and then the current month. If a ledger
-// of the other months shows that the session's process has ended, Spend fails, and makes no
-// reservation in the current month.
+// Spend records the costs in a report and decides about the reservation that the report requests.
+// For each month, Spend writes the owner's ledger first, and then the namespace's ledger. It
+// answers only after both writes, so a session never uses a reservation that is missing in the
+// namespace's ledger. Spend writes the current month after the months from otherMonths: if one of
+// their ledgers shows that the session's process has ended, Spend fails without a reservation.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()
@@ -77,9 +76,9 @@ func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims sessi
 	return granted, err
 }
 
-// otherMonths returns the months, except for the current one, in which the session's process may
-// have costs or reservations. These are the months in the report. Near the start or the end of a
-// month, the adjacent month is included, because the clock of another replica may show that month.
+// otherMonths returns the months, except for the current month, in which the session's process may
+// have costs or reservations: all months in the report and, near the start or the end of a month,
+// the adjacent month. The clock of another replica may show the adjacent month.
 func otherMonths(report session.SpendReport, now time.Time) map[string]bool {
 	months := map[string]bool{}
 	for _, at := range []time.Time{now.Add(-maxSkew), now.Add(maxSkew)} {

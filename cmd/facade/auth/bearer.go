@@ -36,7 +36,8 @@ const (
 	serviceAccountPrefix = "system:serviceaccount:"
 )
 
-// strangersBusy refuses an unknown client while too many unknown clients send requests.
+// strangersBusy is the response to unknown clients while all of them together send too many
+// requests.
 var strangersBusy = answer.Later(http.StatusServiceUnavailable, "Too many sign-ins; retry later", time.Second)
 
 // ProviderDown is the response while the OpenID provider does not answer.

@@ -22,7 +22,7 @@ const (
 )
 
 // abandon deletes a conversation whose creation was reported to the client as failed. If the
-// deletion fails, an incomplete conversation is deleted later, because it has a short TTL.
+// deletion fails, the conversation is deleted after its short TTL, unless it was already complete.
 func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
 	defer cancel()

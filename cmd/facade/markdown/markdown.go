@@ -13,8 +13,8 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// The converter drops HTML in the text. The policy then sanitizes the converter's output: it
-// removes all elements and attributes that it does not list.
+// The converter drops HTML in the text. The policy then sanitizes the HTML that the converter
+// wrote: it keeps only the elements and attributes that newPolicy allows.
 var (
 	converter = goldmark.New(
 		goldmark.WithParser(newParser()),
@@ -55,9 +55,9 @@ func Render(text string) string {
 // Plain shows a text as it is.
 func Plain(text string) string { return "<pre>" + html.EscapeString(text) + "</pre>" }
 
-// links renders links and images. It returns write errors, so the conversion stops at the size
-// limit. Images become links: if the page loaded them, the author of a text could identify its
-// readers.
+// links renders links and images. It returns write errors, because a write error at the size limit
+// must stop the conversion. Images become links: if the page loaded an image, the author of the
+// text could identify its readers.
 type links struct{}
 
 func (links) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {

@@ -62,9 +62,9 @@ func (s *server) entry(r *http.Request, call, conversation string, n *noted) aud
 	return entry
 }
 
-// actionOf returns the kind of an event that a client sends to a session. For a change of the
-// agent's state, such as an approval, the new state follows the kind. The result contains no other
-// text of the client.
+// actionOf returns the action of an event that a client sends to a session; empty for an unknown
+// action. If the action changes the agent's state, the new state follows the action. The result
+// contains no other text of the client.
 func actionOf(event []byte) string {
 	var given struct {
 		Action string `json:"action"`

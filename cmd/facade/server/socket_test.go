@@ -164,8 +164,8 @@ func TestASocketReceivesTheLastEventsOfAStoppedSession(t *testing.T) {
 	}
 }
 
-// checkedSession serves a session whose journal has one event. The first requests for a page of
-// events fail; their number is the parameter failures.
+// checkedSession serves a session whose journal has one event. The parameter failures is the number
+// of requests for a page of events that fail before a request succeeds.
 func checkedSession(t *testing.T, address string, failures int) {
 	t.Helper()
 	var pages atomic.Int32

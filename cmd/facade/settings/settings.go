@@ -83,7 +83,8 @@ var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "
 	"vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
 
 // CheckComplete returns an error if the effective settings lack a value that every session needs.
-// model is the model of a conversation; nil means the model of the settings.
+// The parameter model is the conversation's own model. If it is nil, the conversation uses the
+// model in the settings.
 func CheckComplete(settings *v1alpha1.UserSettings, model *string) error {
 	effective := (&v1alpha1.ConversationSpec{LLMModel: model}).EffectiveSettings(&settings.Spec)
 	switch {
@@ -109,10 +110,10 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 	return true
 }
 
-// Post stores the settings of a body. A refused request stores nothing. A request that fails
-// halfway may have replaced keys. If the request also changes the model's endpoint, the new key is
-// never sent to the old endpoint. The error lists either all problems of a body that cannot be
-// decoded, or the errors of the API server.
+// Post stores the settings in a request body. A refused request stores nothing. A request that
+// fails halfway may have replaced keys. If it also changes the model's endpoint, the new key is
+// never sent to the old endpoint. The error lists all problems of an invalid body, or the errors of
+// the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {

@@ -27,8 +27,8 @@ const (
 	Bodies Resource = iota + 1
 	// Received are bytes of bodies that have been read and are not decoded yet.
 	Received
-	// Work is bytes of bodies that are being decoded and validated. This work takes many times
-	// their size in memory.
+	// Work is the size of the bodies that are being decoded and validated, in bytes. Decoding takes
+	// many times this size in memory.
 	Work
 	// Responses are bytes of responses that are not sent yet. The process holds about three copies
 	// of them in memory.
@@ -57,14 +57,14 @@ const (
 const (
 	// MaxWait is the longest time for which a request waits for a resource.
 	MaxWait = 10 * time.Second
-	// MinWake replaces the size of a waiting message that has fewer bytes than MinWake.
+	// MinWake is the size, in bytes, that counts for every smaller waiting message.
 	MinWake = 64 << 10
 	// maxWakes limits the bytes of all waiting messages together.
 	maxWakes = 64 << 20
 	// sweepEvery is the interval at which idle accounts are dropped.
 	sweepEvery = time.Minute
-	// responseRate limits the response bytes per second that a user may read from sessions, on
-	// average. responseBurst limits the bytes that a user may read at once.
+	// responseRate limits the average number of response bytes that a user may read from sessions per
+	// second. responseBurst limits the bytes of one burst.
 	responseRate  = 4 << 20
 	responseBurst = 64 << 20
 )
@@ -75,7 +75,7 @@ type Bounds struct{ User, All int64 }
 // Options configures a Budget.
 type Options struct {
 	// Rate limits the average number of requests of a user per second; zero means no limit. Burst
-	// limits the requests at once.
+	// limits the number of requests in one burst.
 	Rate  float64
 	Burst int
 	// MaxBody is the largest body, in bytes.
@@ -96,8 +96,8 @@ type Budget struct {
 	mu       sync.Mutex
 	accounts map[string]*account
 	total    [resources]int64
-	// waiting contains the waiters for each resource, sorted by their rounds. round is the highest
-	// round of all waiters that were granted the resource.
+	// waiting contains the waiters for each resource, sorted by the field round of waiter. round
+	// contains, for each resource, the highest round of a waiter that got the resource.
 	waiting [resources][]*waiter
 	round   [resources]int
 	swept   time.Time
@@ -152,8 +152,8 @@ var (
 	allStreams = answer.Later(http.StatusServiceUnavailable, "Too many open streams; retry later", 5*time.Second)
 )
 
-// Count counts a request of a user or refuses it. An expensive request counts as several requests;
-// the parameter weight is their number. Count limits this number to Burst.
+// Count counts a request of a user or refuses it. An expensive request has a weight above 1, and
+// counts as that number of requests. A weight above Burst is reduced to Burst.
 func (b *Budget) Count(user string, weight int) error {
 	if b.rate <= 0 {
 		return nil
@@ -234,9 +234,9 @@ func (b *Budget) add(user string, r Resource, size int64) {
 }
 
 // grant grants the resource to waiters in their order. It skips a waiter whose user is at the limit
-// per user. If a waiter exceeds the total limit, all later waiters must wait too. Only for the
-// resource Responses, later waiters are still checked, because the total limit of responses differs
-// between users.
+// per user. If a waiter exceeds the total limit, all later waiters must wait too. The resource
+// Responses is an exception: later waiters may still get it, because each user has a different
+// share of the total (see refusal).
 func (b *Budget) grant(r Resource) {
 	full := false
 	b.waiting[r] = slices.DeleteFunc(b.waiting[r], func(w *waiter) bool {

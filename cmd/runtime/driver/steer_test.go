@@ -205,7 +205,8 @@ func TestAMessageGetsItsImageEvenIfATurnEndsDuringTheDownload(t *testing.T) {
 	}
 }
 
-// Messages that waited when the turn began get turns of their own, in order.
+// The second message already waits when the first turn begins, and gets its own turn. The third
+// message arrives during the first turn, and must not overtake the second message.
 func TestAMessageDoesNotOvertakeEarlierMessages(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "proceed")

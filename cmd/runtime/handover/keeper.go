@@ -25,7 +25,7 @@ type Keeper struct {
 	// next is the next event that the archive needs. It is negative if the archive's position is
 	// unknown.
 	next int
-	// refused is the final error. After this error, no more events are sent.
+	// refused is the error after which no more events are sent, or nil.
 	refused error
 	// flushes receives a channel from each call to Flush.
 	flushes chan chan struct{}
@@ -63,9 +63,9 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Flush hands over the journal at once and waits until the archive has it. If the archive cannot be
-// reached, Flush returns after flushTimeout. Later calls then return at once, until a request to
-// the archive succeeds. On a nil Keeper, Flush returns at once.
+// Flush hands over the journal immediately and waits until the archive has it. If the archive
+// cannot be reached, Flush returns after flushTimeout. Further calls then return immediately, until
+// a request to the archive succeeds. On a nil Keeper, Flush does nothing.
 func (k *Keeper) Flush(ctx context.Context) {
 	if k == nil || k.failing.Load() {
 		return
@@ -161,11 +161,11 @@ func (k *Keeper) handOver(ctx context.Context) error {
 	return k.alignPosition(ctx, position, journal)
 }
 
-// alignPosition makes the Keeper continue after the archived events if they belong to this journal.
-// Otherwise, it asks the archive to keep them as an earlier journal. The archive accepts this
-// request only from the latest attempt. The archived events belong to another journal in two cases:
-// this journal was started while the archive was unavailable, or two attempts of the session write
-// at the same time.
+// alignPosition makes the Keeper continue after the archived events if these events belong to this
+// journal. Otherwise, it asks the archive to store the archived events as an earlier journal. The
+// archive accepts this request only from the latest attempt. The archived events belong to another
+// journal in two cases: this journal was started while the archive was unavailable, or two attempts
+// of the session write at the same time.
 func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {
@@ -224,7 +224,8 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 }
 
 // Finish hands over the rest of the journal and then the result of ending(). It retries until ctx
-// ends. It calls ending() last, because that call may take long. Run must have returned before.
+// ends. It calls ending() last, because that call may take long. Call Finish only after Run has
+// returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
 		k.refused = nil // the archive may have room now

@@ -192,9 +192,9 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 
 var errMemoryLimit = errors.New("the memory for requests is full")
 
-// incoming is a request body. If the requests in memory have reached their limit, a read fails at
-// once and does not wait for free memory. The agent could disconnect during such a wait, and the
-// server would not notice it, because the body is not yet read completely.
+// incoming is a request body. If the requests in memory have reached their limit, a read fails
+// immediately. It does not wait for free memory: the agent could disconnect during such a wait, and
+// the server notices this only after it has read the whole body.
 type incoming struct {
 	body     io.Reader
 	control  *http.ResponseController

@@ -564,9 +564,9 @@ func TestCostsCountForTheDayOfTheReservation(t *testing.T) {
 }
 
 // Another session of the same user has a limit of 20 dollars and reserves 15 dollars. This session
-// has a limit of 10 dollars, so the archive refuses the reservation in its background report. A
-// call that begins before the refusal arrives uses the earlier reservation. The cost of this call
-// must stay reserved.
+// has a limit of 10 dollars, so the archive refuses the new reservation in this session's
+// background report. A call that begins before the refusal arrives uses the session's first
+// reservation. The cost of this call must stay reserved.
 func TestACallThatBeginsDuringAReportKeepsItsReservation(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{Month: 10 * session.Dollar})

@@ -152,7 +152,8 @@ func (r *redactor) peek() byte {
 	return 0
 }
 
-// members reads an object. It calls read() for each field, and read() must read the field's value.
+// members reads an object. For each field, it calls read(), which must move r.at past the field's
+// value.
 func (r *redactor) members(read func(field string)) {
 	r.list('}', func() {
 		start := r.at
@@ -166,7 +167,7 @@ func (r *redactor) members(read func(field string)) {
 	})
 }
 
-// elements reads a list. It calls read() for each element, and read() must read the element.
+// elements reads a list. For each element, it calls read(), which must move r.at past the element.
 func (r *redactor) elements(read func()) { r.list(']', read) }
 
 func (r *redactor) list(end byte, read func()) {

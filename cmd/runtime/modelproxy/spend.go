@@ -39,8 +39,7 @@ type spend struct {
 	failing  bool // the file could not be written
 }
 
-// openSpend reads the stored usage. After an error, it returns a spend that does not write to the
-// file.
+// openSpend reads the stored usage. After an error, the returned spend does not write to the file.
 func openSpend(options *Options) (*spend, error) {
 	s, unsaved := &spend{options: options}, &spend{options: &Options{}}
 	if options.MaxBudget != "" {
@@ -75,10 +74,10 @@ func (s *spend) restore(counted json.RawMessage) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The usage in the journal replaces the usage in the file only if it has more calls and at
-	// least as many tokens. More calls alone do not prove that the journal is newer: a call is
-	// counted when it starts, and subtracted if it fails. An older journal may therefore contain
-	// more calls but fewer tokens than the file.
+	// The usage in the journal replaces the usage in the file only if the journal has more calls and
+	// at least as many tokens. More calls alone do not prove that the journal is newer: a call is
+	// counted when it starts, and subtracted if it fails. An older journal may therefore contain more
+	// calls but fewer tokens than the file.
 	if usage.Session.Calls <= s.kept.Session.Calls || usage.Session.tokens() < s.kept.Session.tokens() {
 		return nil
 	}
@@ -226,7 +225,8 @@ func (s *spend) notify(limit *Limit, isNew bool) {
 	}
 }
 
-// settle adds the call's usage that is known so far. It may be called again when more is known.
+// settle adds the known usage of a call to the totals. If more usage becomes known, settle is
+// called again, and adds only the difference.
 func (s *spend) settle(e *entry) {
 	s.mu.Lock()
 	window, cost := s.costOf(e)

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// startAttempts is how many connection attempts the session's start waits for.
+	// startAttempts is the number of transient failures of a server after which the session starts
+	// without the server.
 	startAttempts = 4
 	// stable is how long a server must run before its retry delay is reset.
 	stable       = time.Minute

@@ -48,7 +48,7 @@ type child struct {
 }
 
 // Supervise returns a supervisor and a context. The context ends when its parent ends or a process
-// exits. If a process exits, the cause is a *Death.
+// exits. After the exit of a process, context.Cause returns a *Death.
 func Supervise(ctx context.Context, logDir string) (*Supervisor, context.Context) {
 	ctx, died := context.WithCancelCause(ctx)
 	return &Supervisor{logDir: logDir, died: died}, ctx

@@ -81,9 +81,8 @@ func (a *claims) see(deleted bool, object any) {
 	}
 }
 
-// await waits until a session claims a warm pod, and then for a random time. It returns true if the
-// session is then still not RUNNING. It returns false if the session is RUNNING or was deleted, or
-// if no session claimed a pod in time.
+// await waits until a session claims a warm pod, and then for a random time. It reports whether the
+// session is then still starting. It returns false if no session claims a warm pod in time.
 func (a *claims) await(ctx context.Context, random *rand.Rand) bool {
 	select { // discard an old claim
 	case <-a.made:

@@ -89,8 +89,8 @@ func newCrowd(ctx context.Context, i *installation, model string, seed uint64) (
 	return c, nil
 }
 
-// createPerson creates settings with a model and a secret, and returns a client with the session
-// key.
+// createPerson creates the UserSettings of a user, with a model and a secret. It returns an HTTP
+// client with the user's session key.
 func createPerson(ctx context.Context, api, admin client.Client, facadeURL string, u *user, model string,
 	r *report) (*httpFrontend, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -198,8 +198,8 @@ func (c *crowd) leave(ctx context.Context, phase string) error {
 	})
 }
 
-// measure begins a measurement. The returned function ends the measurement. Its argument is the
-// error of the measured action, or nil.
+// measure begins a measurement. The returned function ends the measurement. It takes the error of
+// the measured action, or nil.
 func (c *crowd) measure(ctx context.Context, what string) func(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -338,7 +338,8 @@ func (f *httpFrontend) stream(ctx context.Context, path string, after int, take 
 	}
 }
 
-// print prints the times of the users, and reports a violation if the tenant slowed them down.
+// print prints the measured times of the users. It reports a violation if the hostile tenant slowed
+// the users down.
 func (c *crowd) print(out io.Writer, r *report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -30,7 +30,7 @@ const (
 )
 
 // webhookPort and facadePort are the names of ports on which a service listens. portOf() returns
-// the name of the port of a replica behind the service.
+// the port name of one replica behind the service.
 const (
 	webhookPort = parley.WebhookPort
 	facadePort  = parley.Facade
@@ -38,7 +38,8 @@ const (
 
 func portOf(name string, replica int) string { return fmt.Sprintf("%s-%d", name, replica) }
 
-// installation is a cluster with Parley in it. Each field's comment names the step that sets it.
+// installation is a cluster with Parley in it. The comment after a field names the method that sets
+// the field.
 type installation struct {
 	options
 	dir    string

@@ -54,7 +54,7 @@ type options struct {
 	attacks string
 	// pool is the number of warm pods in each namespace of users; zero means no warm pods.
 	pool int
-	// killing is a context whose end stops the kills early.
+	// killing is a context. When it ends, no more processes are killed.
 	killing context.Context
 }
 

@@ -28,7 +28,8 @@ type user struct {
 	secrets   []string // values that must stay hidden from others
 }
 
-// newUser creates a user as an admin does: with empty settings. The manager generates the key.
+// newUser creates a user as an admin does: with empty UserSettings. The manager generates the
+// session key.
 func (t *t) newUser() *user {
 	u := &user{namespace: t.newNamespace()}
 	t.settings(u.namespace, nil)

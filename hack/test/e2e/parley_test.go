@@ -42,7 +42,7 @@ const (
 	// Sessions of mountClass get Parley's programs from an image volume, not from an init
 	// container.
 	mountClass = "mount"
-	// plainClass has no settings, so its sessions run in Parley's own image.
+	// plainClass has an empty spec, so its sessions run in Parley's own image.
 	plainClass = "plain"
 	// tightClass has a low memory limit, which a session soon exceeds.
 	tightClass = "tight"
