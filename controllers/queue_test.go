@@ -144,7 +144,8 @@ func TestQueuedSessionsReadNothingFromTheAPIServer(t *testing.T) {
 		}
 		return nil
 	})
-	// Only the conversation controller reads settings from the API server, one time for each start.
+	// Only the conversation controller reads UserSettings from the API server, one time for each
+	// start.
 	reads := 0
 	for _, r := range testenv.Requests(t, auditDir, managerUser) {
 		if r.Object.Namespace == ns && r.Object.Resource == "usersettings" && r.Verb == "get" {
@@ -300,8 +301,8 @@ func TestARefusedSessionGivesItsSlotToTheNextSession(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// If a refused session gave up its slot at once, all waiting sessions would soon have a Secret and
-// a volume, but no pod.
+// If a refused session gave up its slot immediately, all waiting sessions would soon have a Secret
+// and a volume, but no pod.
 func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -322,7 +323,8 @@ func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	if p.hasSecret("b") || p.hasSecret("c") {
 		t.Error("waiting sessions create objects")
 	}
-	// A session gives its slot to the next session only after its second refusal.
+	// Session a keeps its slot after the first refusal. The second refusal frees the slot for session
+	// b.
 	p.advance(minRetryDelay)
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	p.expect("b", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
@@ -421,7 +423,8 @@ func TestRefusedSessionsOfAUserRetryOneAfterAnother(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}
-	// As soon as one session has its pod, the other sessions no longer retry one after another.
+	// While pods are refused, only one session retries at a time. This ends as soon as a session gets
+	// its pod.
 	await(t, func() error {
 		retry()
 		if pods := len(runningPods(t, ns)); pods != len(sessions) {
@@ -549,8 +552,8 @@ func TestTheStartDeadlineDoesNotStopAQueuedSession(t *testing.T) {
 }
 
 // A refusal is written to the status, and each status write requeues the session. Without a pause,
-// a refused session would at once retry, take the free slot, be refused again, and free the slot
-// for the next refused session. This would never end.
+// a refused session would immediately retry, take the free slot, be refused again, and free the
+// slot for the next refused session. This would never end.
 func TestRefusedSessionsDoNotCauseEndlessStatusWrites(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

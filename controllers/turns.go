@@ -40,13 +40,13 @@ const (
 	archiveTokenTTL = time.Hour
 )
 
-// turnPoller reads the outcomes of turns from the archive, to which sessions report them.
+// turnPoller reads the outcomes of turns from the archive.
 type turnPoller struct {
 	url    string
 	client *http.Client
 	token  func(ctx context.Context) (string, error)
 	cache  client.Reader
-	// changes receives a request for each Conversation whose outcome changed.
+	// The channel changes receives an event for each Conversation whose outcome changed.
 	changes chan event.GenericEvent
 
 	mu sync.RWMutex
@@ -70,9 +70,9 @@ func newTurnPoller(address string, cache client.Reader, token func(context.Conte
 		cache: cache, changes: make(chan event.GenericEvent)}
 }
 
-// reported returns the outcome that a session reported, or nil. known is false before the first
-// poll of the archive. When a user starts a session again, its earlier reports are out of date,
-// because Parley's runtime reports again after each start. reported therefore ignores them.
+// reported returns the outcome that a session reported, or nil. It ignores reports from before the
+// last start by a user, because Parley's runtime reports again after each start. known is false
+// before the first poll of the archive.
 func (p *turnPoller) reported(c *v1alpha1.Conversation) (turn *v1alpha1.ConversationTurn, known bool) {
 	if p == nil || p.url == "" {
 		return nil, true
@@ -135,8 +135,8 @@ func (p *turnPoller) poll(ctx context.Context, tag string) (list outcomes, next 
 	return list, next, nil
 }
 
-// pollPage reads one page of the outcomes; nil if no outcome changed since the response with this
-// ETag.
+// pollPage reads one page of the outcomes. The page is nil if no outcome changed since the response
+// with this ETag.
 func (p *turnPoller) pollPage(ctx context.Context, query url.Values, tag string) (page *session.TurnList, next string,
 	err error) {
 	token, err := p.token(ctx)

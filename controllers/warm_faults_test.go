@@ -25,8 +25,8 @@ import (
 
 var errCrashed = errors.New("the manager crashed")
 
-// crash makes a manager fail after one of its requests. Either all later requests fail too, or only
-// the answer to this request is lost.
+// crash drops the answer to one request of a manager. If onlyAnswer is false, all later requests of
+// the manager fail.
 type crash struct {
 	method, path string
 	onlyAnswer   bool
@@ -303,7 +303,7 @@ func TestASessionDoesNotGetThePodOfAForgedClaim(t *testing.T) {
 	}
 }
 
-// heldPods delays the watch events of pods while hold is locked.
+// heldPods delays the watch events of pods while the mutex hold is locked.
 type heldPods struct{ hold sync.RWMutex }
 
 func (h *heldPods) watch(cfg *rest.Config) {

@@ -11,7 +11,7 @@ import (
 )
 
 // All tests share one catalogue, so this test checks three cases in a fixed order: no catalogue
-// exists, a catalogue exists, and existing settings name an agent that the catalogue lacks.
+// exists, a catalogue exists, and existing UserSettings name an agent that the catalogue lacks.
 func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	early := admin(t)

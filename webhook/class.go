@@ -18,8 +18,8 @@ import (
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
 // checkUse forbids a class that the sender is not allowed to use. All users may use the default
-// class. The manager may use any class: it creates the settings of new users with the class that an
-// administrator chose for their group.
+// class. The manager may use any class: it creates the UserSettings of new users with the class
+// that an administrator chose for their group.
 func (r request) checkUse(ctx context.Context, name *string, f *findings) error {
 	if name == nil || *name == v1alpha1.DefaultSessionClass || r.fromManager() {
 		return nil
@@ -53,9 +53,9 @@ func classOf(ctx context.Context, classes client.Reader, names ...*string) (stri
 	return name, class, nil
 }
 
-// checkSettingsClass forbids settings beyond the limits of their class. If an update does not
-// change the class, only the changed fields are checked, because the class may have become stricter
-// since the last update. All limits apply when a session starts.
+// checkSettingsClass forbids UserSettings that exceed the limits of their class. If an update does
+// not change the class, only the changed fields are checked, because the class may have become
+// stricter since the last update. All limits apply when a session starts.
 func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	if old == nil {
 		old = &v1alpha1.UserSettings{}
@@ -97,8 +97,8 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 }
 
 // lifetimeErrors returns an error for each changed lifetime that exceeds the limits of the class.
-// It uses the limits that were recorded when the session started. If no class is recorded, or if
-// the update restarts a stopped session, it uses the limits of the class of the next start.
+// It uses the limits that were recorded when the session started. If no limits are recorded, or if
+// the update restarts a stopped session, it uses the current limits of the class.
 func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	field.ErrorList, error) {
 	changed := sets.New(old.Spec.Differences(&conversation.Spec)...)

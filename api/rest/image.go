@@ -81,7 +81,8 @@ func parseImage(text string) (Image, *Detail) {
 		return Image{URL: text}, nil
 	}
 	header, content, _ := strings.Cut(rest, ",")
-	// Only the last parameter names the encoding. Others, such as a charset, have no meaning here.
+	// Only the last parameter can name the encoding. All other parameters, such as a charset, are
+	// ignored.
 	mediaType, parameters, _ := strings.Cut(strings.ToLower(header), ";")
 	mediaType = strings.TrimSpace(mediaType)
 	if !imageType.MatchString(mediaType) {
@@ -101,7 +102,7 @@ func parseImage(text string) (Image, *Detail) {
 	return Image{MediaType: mediaType, Data: data}, nil
 }
 
-// decodeContent decodes the text after the comma of a data URL, like browsers. Base64 may also be
+// decodeContent decodes the text after the comma of a data URL, as browsers do. Base64 may also be
 // percent-encoded, and its padding may be missing.
 func decodeContent(content string, isBase64 bool) ([]byte, error) {
 	if strings.Contains(content, "%") {

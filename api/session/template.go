@@ -69,7 +69,7 @@ type List []string
 
 func (l List) String() string { return strings.Join(l, " ") }
 
-// variables looks up an environment variable that every agent has.
+// variables returns the value of one of the environment variables that every agent gets.
 type variables func(name string) string
 
 func noVariables(string) string { return "" }

@@ -248,7 +248,8 @@ func TestLifecycleFieldsCanBeChanged(t *testing.T) {
 	}
 }
 
-// update replaces the spec as an editor would: defaults stay unless the new spec sets them.
+// update replaces the spec as an editor would: userSettingsName keeps its default if the new spec
+// does not set it.
 func update(t *testing.T, o *unstructured.Unstructured, spec string) error {
 	t.Helper()
 	changed := o.DeepCopy()

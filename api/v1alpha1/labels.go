@@ -8,19 +8,19 @@ const (
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	// ManagedBy is the value of LabelManagedBy.
 	ManagedBy = "parley"
-	// LabelComponent names the component that an object belongs to.
+	// LabelComponent names the component of an object.
 	LabelComponent = "app.kubernetes.io/component"
 	// ComponentSession marks the objects of sessions.
 	ComponentSession = "session"
-	// LabelConversation names the Conversation that an object belongs to.
+	// LabelConversation names the Conversation of an object.
 	LabelConversation = "parley.dev/conversation"
-	// LabelUserSettings names the UserSettings that an object belongs to.
+	// LabelUserSettings names the UserSettings of an object.
 	LabelUserSettings = "parley.dev/user-settings"
 	// LabelSessionClass names the SessionClass of a session's pod.
 	LabelSessionClass = "parley.dev/session-class"
 	// LabelWorkspace is the kind of workspace of a session's pod.
 	LabelWorkspace = "parley.dev/workspace"
-	// LabelAttempt is the number of the attempt that a session's pod or Secret belongs to.
+	// LabelAttempt is the attempt number of a session's pod or Secret.
 	LabelAttempt = "parley.dev/attempt"
 	// LabelModel is a label of a session's pod and Secret: the revision of the model with which the
 	// session started. Sessions that cannot change their model do not have this label.
@@ -35,8 +35,9 @@ const (
 	LabelWarm = "parley.dev/warm"
 )
 
-// AnnotationPod is set on the Secret of a session that gets a warm pod. It names the pod, as NAME/UID,
-// and the Secret's MAC covers it. Without this annotation, the session starts in a new pod.
+// AnnotationPod is set on the Secret of a session that gets a warm pod. It names the pod, as
+// NAME/UID. The Secret's MAC covers this annotation. Without this annotation, the session starts in
+// a new pod.
 const AnnotationPod = "parley.dev/pod"
 
 // AnnotationModel is set on a session's Secret. It is the revision of the last model that the

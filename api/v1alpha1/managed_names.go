@@ -31,7 +31,7 @@ const (
 	ManagedImage       ManagedKind = "image"  // object name depends on the image's bytes
 )
 
-// ManagedSecretKey is the key of a managed Secret's data that holds the value.
+// ManagedSecretKey names the data entry with the value of a managed Secret.
 const ManagedSecretKey = "key"
 
 // ManagedName returns the name of an object managed for an owner. The parts distinguish objects of

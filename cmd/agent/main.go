@@ -7,10 +7,10 @@
 //
 // The agent streams a message of the model in pieces with "parley.dev/partial": true in their
 // _meta. When the message is complete, an update with "parley.dev/seq" in its _meta contains the
-// whole message and replaces the pieces. Numbered updates count from 1 without gaps. They are on
-// disk before they are sent, and session/load sends them again unchanged. Pieces are not stored. If
-// an answer is interrupted, the agent requests it again and streams it from its start; clients
-// discard pieces without a complete message.
+// whole message and replaces the pieces. Updates with "parley.dev/seq" are numbered from 1 without
+// gaps. They are on disk before they are sent, and session/load sends them again unchanged. Pieces
+// are not stored. If an answer is interrupted, the agent requests it again and streams it from its
+// start; clients discard pieces without a complete message.
 //
 // A thought with "parley.dev/notice": true in its _meta is a notice from the agent to its user, not
 // reasoning of the model.

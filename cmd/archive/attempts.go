@@ -43,8 +43,8 @@ func (c *conversations) CheckAttempt(ctx context.Context, uid string, attempt in
 // attempt.
 func checkAttempt(s *v1alpha1.ConversationStatus, attempt int) error {
 	current := max(1, int(s.Attempt))
-	// The process of an Idle or Completed session has exited. Its pod exists only for its logs. If
-	// the settings are missing, the session has no pod, but its attempt has not ended: the session
+	// The process of an Idle or Completed session has exited, even if the pod still exists. If the
+	// UserSettings are missing, the session has no pod, but its attempt has not ended: the session
 	// later starts as the same attempt.
 	exited := s.Reason == v1alpha1.ReasonIdle || s.Reason == v1alpha1.ReasonCompleted
 	gone := s.Reason != v1alpha1.ReasonSettingsMissing && s.ReportsNoPod()

@@ -75,7 +75,7 @@ func (c *conversations) ready(ctx context.Context) error {
 	return c.probe.RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
 }
 
-// OwnerOf returns the namespace and name of a Conversation's settings, or "" for an unknown
+// OwnerOf returns the namespace and name of a Conversation's UserSettings, or "" for an unknown
 // Conversation.
 func (c *conversations) OwnerOf(ctx context.Context, uid string) (string, error) {
 	found, err := c.find(ctx, uid)

@@ -34,8 +34,8 @@ type fakeFacade struct {
 	wakes   bool
 	// noArchive means that the events of a stopped session cannot be read.
 	noArchive bool
-	// answers receives the arguments of the user's actions that change the agent's state or revoke
-	// an approval. If stale is set, the facade refuses these actions.
+	// The channel answers receives the arguments of each user action that changes the agent's state or
+	// revokes an approval. If stale is set, the facade refuses these actions.
 	answers chan map[string]any
 	stale   atomic.Bool
 }
@@ -231,8 +231,8 @@ func TestChatReturnsTheOutcomeOfTheTurn(t *testing.T) {
 	}
 }
 
-// An earlier message is still queued, so its turn runs before the turn of the message from chat.
-// Chat must not end after the earlier turn.
+// An earlier message is still queued, so its turn runs first. The command chat must not end after
+// this turn, but after the turn of its own message.
 func TestChatEndsWhenTheTurnOfItsOwnMessageEnds(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)

@@ -23,8 +23,8 @@ import (
 // the wrong field could get into a log.
 const mark = "zq9mark"
 
-// A session document is accepted, or rejected with an error that does not quote it. Writing and
-// reading an accepted document does not change it, and using it does not panic.
+// A session document is accepted, or rejected with an error that does not quote the document. An
+// accepted document does not change when it is written and read again, and its use does not panic.
 func FuzzDocument(f *testing.F) {
 	whole := session.Document{
 		Conversation: "talk", Namespace: "default", UID: "u", PublicKey: []byte{1, 2},

@@ -54,7 +54,8 @@ func (p *pod) watch(t *testing.T) (until func(condition string, met func(session
 	}, previews
 }
 
-// Previews show texts before they are recorded. The events are the same as without previews.
+// Previews show texts before the journal records these texts. The events are the same as without
+// previews.
 func TestTheShippedAgentPreviewsCommandOutputAndItsAnswers(t *testing.T) {
 	secret := secretValues[session.LLMAPIKeyFile]
 	half := len(secret) / 2

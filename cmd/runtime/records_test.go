@@ -201,9 +201,9 @@ func (i *interruption) nextAttempt(t *testing.T, number int) {
 	i.start(t)
 }
 
-// interrupt ends one attempt in each of the given ways, and then waits for the end of the turn. The
-// first attempt ends when the journal has this number of records. Each further attempt ends after
-// three more records.
+// interrupt ends the first attempt in the first of the given ways, the next attempt in the second
+// way, and so on. It then waits for the end of the turn. The first attempt ends when the journal
+// has this number of records. Each further attempt ends after three more records.
 func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	t.Helper()
 	i.nextAttempt(t, 1)

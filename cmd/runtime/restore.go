@@ -43,8 +43,8 @@ const (
 	restoreFailed  = "failed"
 )
 
-// mustRestore reports whether the earlier attempts' workspace is gone. If an earlier restoration
-// was interrupted, it clears the workspace, and the restoration begins again.
+// mustRestore reports whether the files of earlier attempts must be restored. If an earlier
+// restoration was interrupted, mustRestore clears the workspace first.
 func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 	if text, err := record.Read(records.File(restoreFile)); err == nil {
 		s.unrestored = true
@@ -194,8 +194,8 @@ func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, w
 	return s.describeRestored(downloaded.Contents, applied)
 }
 
-// neverReady reports whether no earlier attempt was ready for work. An attempt that recorded only
-// an error failed during its start.
+// neverReady reports whether no earlier attempt became ready for work. Before an attempt is ready,
+// it records only the states loading and error.
 func (s *run) neverReady() bool {
 	never := true
 	err := s.journal.Events(0, func(e *session.Event) bool {
@@ -286,8 +286,8 @@ func (s *run) describeRestored(contents snapshot.Contents, applied *snapshot.App
 	return driver.Restored(s.journal, text, toAgent, outdated)
 }
 
-// actionsAfter lists the actions that the agent performed after an event. It ignores notices and
-// changes to a state other than running. The list is nil if no other event follows. The list is
+// actionsAfter lists the actions that the agent performed after an event. It ignores notices, and
+// all state changes except the change to running. The list is nil if no other event follows. It is
 // empty, but not nil, if other events follow and none of them is an action of the agent.
 func (s *run) actionsAfter(event int) (later []string, err error) {
 	size := 0

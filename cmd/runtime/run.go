@@ -37,8 +37,9 @@ const (
 	toolsTimeout = 25 * time.Second
 )
 
-// startMargin is the part of the start deadline that is reserved for the start of the pod and the
-// tools, and for the report of a stuck clone. A short deadline has a smaller margin.
+// startMargin is the part of the start deadline that the clone must not use. It is reserved for the
+// start of the pod and the tools, and for the report of a stuck clone. If the deadline is short, a
+// quarter of it is reserved instead.
 const startMargin = time.Minute
 
 // journalFile is the journal's name in the session's records.
@@ -69,8 +70,7 @@ type run struct {
 	local string
 	// secured is set if the session has a certificate. Tokens are then accepted only over TLS.
 	secured bool
-	// A read lock on answering is held for each response that must be sent before the process
-	// exits.
+	// answering is read-locked by each handler whose response must be sent before the process exits.
 	answering sync.RWMutex
 	stopping  chan struct{}
 	readied   chan struct{} // closed when the session is ready
@@ -208,7 +208,7 @@ func (s *run) session(ctx context.Context) *session.Termination {
 		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")
 		settles(ctx, tools, toolsTimeout)
 	}
-	// Even if ctx has ended, continue to drive.Run, because only drive.Run makes the driver refuse
+	// If ctx has ended, drive.Run must still be called: only drive.Run makes the driver refuse
 	// messages.
 	if ctx.Err() == nil {
 		// Each attempt reports missing servers again, because it opens new connections.
@@ -243,10 +243,10 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if err := s.writeDocument(); err != nil {
 		return nil, err
 	}
-	// Set the variables that the agent and the tool servers inherit. trust() must be called before
-	// the first TLS connection (perhaps to the archive), because Go reads the trusted certificates
-	// only once. An error is returned at the end of this function, because the journal, which
-	// records the error, is not open yet.
+	// Set the variables that the agent and the tool servers inherit. trust() must be called before the
+	// first TLS connection (perhaps to the archive), because Go reads the trusted certificates only
+	// once. An error of these calls is returned at the end of this function, because the journal must
+	// be open to record the error.
 	prepared := errors.Join(
 		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir),
 		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home, s.env.image),

@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// A lost pod is replaced at once. If pods are lost in a row, the second pod is replaced after
-// minBackoff, and each further pod after twice the previous delay, up to maxBackoff.
+// A lost pod is replaced immediately. If the next pod is lost too, it is replaced after minBackoff.
+// The delay doubles with each further loss, up to maxBackoff.
 const (
 	minBackoff = 5 * time.Second
 	maxBackoff = 5 * time.Minute

@@ -62,8 +62,8 @@ type Observation struct {
 	Unready *Blocker
 	// Storing says that the facade is still storing the session's inputs.
 	Storing bool
-	// QueueLimit is the user's limit of running sessions while the session waits for a slot, else
-	// 0.
+	// QueueLimit is the maximum number of the user's running sessions. It is 0 if the session does not
+	// wait for a slot.
 	QueueLimit int32
 	// QueueNumber is the session's queue number, which orders the waiting sessions. It is 0 if the
 	// session does not wait for a slot.
@@ -76,7 +76,7 @@ type Observation struct {
 	Turn      *v1alpha1.ConversationTurn
 	TurnKnown bool
 	// NoModel says that the session lacks the model that its agent needs. ModelSet says that the
-	// manager prepared a start with a model, or a start that needs no model.
+	// manager prepared a start, and that no model is missing.
 	NoModel, ModelSet bool
 	Now               time.Time
 }
@@ -118,7 +118,7 @@ type Verdict struct {
 	Blocked bool
 	// Next is set if another attempt begins.
 	Next *NextAttempt
-	// NoPod says that there is no pod, confirmed by a read past the cache.
+	// NoPod says that there is no pod. The manager read this from the API server, not from its cache.
 	NoPod bool
 	// Result is the result that an ending session reports, if any.
 	Result *v1alpha1.ConversationResult
@@ -159,7 +159,7 @@ func Judge(o Observation) Verdict {
 
 // MustRecord reports whether the status must be written before anything is created or removed for
 // the verdict. This applies to a new attempt, and to a stop that is not in the status yet. After a
-// crash, the next manager continues from that record.
+// crash, the next manager continues from the status.
 func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.Next != nil || v.State == v1alpha1.StateStopped && (status.State != v.State || status.Reason != v.Reason)
 }
@@ -186,19 +186,19 @@ func suspended(o Observation) (Verdict, bool) {
 	return stopped(v1alpha1.ReasonSuspended, "spec.suspend is set", RemovePod), o.Conversation.Spec.Suspend
 }
 
-// endings are the reasons after which a session starts again only on request. The status records
+// endings are the reasons of stopped sessions that start again only on request. The status records
 // the reason, because the pod may be garbage collected at any time.
 var endings = []string{
 	v1alpha1.ReasonIdle, v1alpha1.ReasonCompleted, v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonMaxDuration,
 	v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsDeleted,
 }
 
-// failures are the reasons of a stop after which a user has to act.
+// failures are the reasons of stopped sessions that need an action of a user.
 var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
 	v1alpha1.ReasonSettingsMissing, v1alpha1.ReasonSettingsDeleted}
 
-// retriedReasons are the reasons of blocked starts that a timer retries, because there may be no
-// event when the obstacle is gone.
+// retriedReasons are reasons why a start is blocked. A timer retries these starts, because there
+// may be no event when the obstacle is gone.
 var retriedReasons = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
 
 // missingInputs are the reasons in the status of sessions that cannot start because an input is
@@ -271,7 +271,7 @@ func resumed(o Observation) (Verdict, bool) {
 }
 
 // settingsDeleted reports whether the UserSettings of a started session were deleted, or got
-// another owner. A session never outlives the settings of its user.
+// another owner. A session never outlives its UserSettings.
 func settingsDeleted(o Observation) (Verdict, bool) {
 	cause := "were deleted"
 	if o.OtherOwner {

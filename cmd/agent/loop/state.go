@@ -18,8 +18,9 @@ import (
 type state struct {
 	cwd, environment, instructions string
 	history                        []llm.Message
-	// first and latest are the user's first and last message. latestAt is the index in history of the
-	// last message, or of the summary into which a condensation copied the last message.
+	// first and latest are the user's first and last message. latestAt is the index of the last
+	// message in the history. If a condensation copied this message into a summary, latestAt is the
+	// index of the summary.
 	first, latest *llm.Message
 	latestAt      int
 	// windows maps models to their context windows, as learned from errors of their providers.

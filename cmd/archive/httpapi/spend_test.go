@@ -188,8 +188,8 @@ func TestMetricsShowCostsAndRefusalsByNamespace(t *testing.T) {
 	}
 }
 
-// A report can also reserve the cost of a model call. The call waits for the answer, so reports
-// must not wait for uploads.
+// A report can also reserve the cost of a model call. The model call waits for the answer to this
+// report, so reports must not wait for uploads.
 func TestReportsOfCostsDoNotWaitForUploads(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u-0 u-1")

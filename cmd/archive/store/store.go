@@ -1,6 +1,6 @@
-// Package store stores the events, changes and costs of sessions, by the UID of the Conversation.
-// The data outlives pods and workspaces. Several processes can share a bucket: concurrent writes
-// still store each event exactly once and in order.
+// Package store stores the events, changes and costs of sessions. The data outlives pods and
+// workspaces. Several processes can share a bucket: concurrent writes still store each event
+// exactly once and in order.
 package store
 
 import (
@@ -51,7 +51,8 @@ type Store struct {
 	turns      turns
 	users      objects[ledger]
 	namespaces objects[namespaceLedger]
-	// Now is the clock that chooses the periods of the ledgers. Tests replace it.
+	// Now returns the current time, which determines the current month of the ledgers. Tests replace
+	// this function.
 	Now func() time.Time
 }
 

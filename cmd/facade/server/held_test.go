@@ -219,8 +219,8 @@ func TestFourSlowReadersCannotExhaustTheResponseMemory(t *testing.T) {
 	}
 }
 
-// stalled is a client that reads small pieces at once. It reads large pieces only after the channel
-// goOn is closed.
+// stalled is a client that reads small pieces immediately. It reads large pieces only after the
+// channel goOn is closed.
 type stalled struct {
 	*httptest.ResponseRecorder
 	goOn <-chan struct{}

@@ -56,7 +56,8 @@ type Options struct {
 	Usage archiveclient.UsageReader
 	// SigningKeyDir is the mounted directory with the key that signs session tokens.
 	SigningKeyDir string
-	// TrustedProxies may report whether a request came over TLS, and the address of the client.
+	// TrustedProxies are the proxies from which the facade accepts the client's address and the
+	// information whether the client used TLS.
 	TrustedProxies auth.Proxies
 	// SignIn configures the sign-in of people with an OpenID provider.
 	SignIn SignInOptions
@@ -126,7 +127,7 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 }
 
 // Stopping makes /ready fail, so that no new requests arrive while requests in flight finish.
-// Streams end at once; their clients reconnect to another facade.
+// Streams end immediately; their clients reconnect to another facade.
 func (h *Handler) Stopping() { h.server.stop() }
 
 type request struct {
@@ -134,13 +135,13 @@ type request struct {
 	user *auth.User
 	// credential is the session key, token or cookie that authenticated the user.
 	credential auth.Credential
-	// body is set if the operation reads it. After a call of free, the body no longer counts
-	// towards the limits.
+	// body is nil if the operation does not read it. When free() is called, the body no longer counts
+	// towards the limits on bodies.
 	body []byte
 	free func()
 	// conversation is set if the operation is on a conversation.
 	conversation *v1alpha1.Conversation
-	// held counts the bytes of the response that are in memory, until they are sent.
+	// held counts the bytes of the response that are in memory and not sent yet.
 	held *limits.Hold
 }
 
@@ -261,7 +262,7 @@ func openAPI(w http.ResponseWriter, _ *http.Request) {
 // authenticated checks the credential and the rate limit before it reads the body.
 func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		// Extend the write deadline of http.Server, which could pass while a slow body is read.
+		// Extend the write deadline: the default of http.Server could pass while a slow body is read.
 		patience := ReadTimeout + limits.MaxWait + s.options.WakeTimeout + requestTimeout + responseTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience))
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead

@@ -16,7 +16,7 @@ import (
 )
 
 // Effective returns the settings with the values that they inherit. It adds no values if the
-// UserSettings in inheritFrom do not exist or have an inheritFrom of their own. The session's
+// UserSettings named in inheritFrom do not exist or have an inheritFrom of their own. The session's
 // status reports this problem.
 func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettings) (*v1alpha1.UserSettings, error) {
 	if settings.Spec.InheritFrom == nil {

@@ -211,7 +211,8 @@ func TestOneUsersQueueDoesNotDelayOthers(t *testing.T) {
 	})
 }
 
-// A user with many waiting requests gets one slot in each round.
+// Free slots go to the waiting users in turn, so a user with many waiting requests does not block
+// other users.
 func TestWaitingUsersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()

@@ -45,7 +45,7 @@ type entryLimits struct {
 
 type config struct {
 	byGroup map[string][]entry
-	// problems are the problems of the text and of all entries.
+	// problems lists all errors in the ConfigMap's text, including the errors of its entries.
 	problems []string
 }
 

@@ -75,8 +75,8 @@ func TestTheReasonOfARejectionReachesTheAgent(t *testing.T) {
 			if can == "plainexact" {
 				return
 			}
-			// The protocol has no field for the reason, so the agent receives the reason as the
-			// next message.
+			// The protocol has no field for the reason of a rejection, so the agent receives the reason as
+			// the next message.
 			d.has("user: use git mv", 1)
 			d.wait("the next prompt", func() bool { return strings.Contains(d.heard(), `{"type":"text","text":"use git mv"}`) })
 		})

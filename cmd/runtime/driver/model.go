@@ -6,7 +6,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// extraModel is the field of a notice that holds the revision of the changed model settings.
+// extraModel is the name of a field in notices: the revision of the changed model settings.
 const extraModel = "model_revision"
 
 // ModelChange is a change of the model settings between two turns.

@@ -26,8 +26,8 @@ type fixture struct {
 	*router.Router
 	client *mcp.ClientSession
 	stop   func()
-	// changed receives a value for each change of the tool list. progress receives every progress
-	// notification.
+	// The channel changed receives a value for each change of the tool list. The channel progress
+	// receives every progress notification.
 	changed  chan struct{}
 	progress chan *mcp.ProgressNotificationParams
 	output   *output

@@ -104,7 +104,7 @@ func unused(workspace string) bool {
 		hasOnly(filepath.Join(records, homeDir))
 }
 
-// hasOnly reports whether a directory has no other entries than these, or is missing. It ignores
+// hasOnly reports whether a directory is missing, or has only entries with these names. It ignores
 // the directory lost+found of a new volume, which belongs to root.
 func hasOnly(dir string, names ...string) bool {
 	entries, err := os.ReadDir(dir)

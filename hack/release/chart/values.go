@@ -64,7 +64,7 @@ func (s *sheet) claim() {
 
 // egress changes two rules. The rule with port 443 gets its ports from a chart value, so that the
 // ports of the API server are configurable. The rule with port 9443 exists only with sign-in: on
-// this port, the facade asks the manager to create the settings of people who sign in.
+// this port, the facade asks the manager to create the UserSettings of people who sign in.
 func (s *sheet) egress() {
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "egress")
 	if err != nil {

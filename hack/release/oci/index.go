@@ -37,8 +37,8 @@ func ShortName(reference name.Reference) string {
 	return strings.TrimPrefix(reference.Name(), "index.")
 }
 
-// WriteTarball writes an index as an OCI layout to a tarball. containerd and Docker import it under
-// its tag and under its digest.
+// WriteTarball writes an index as an OCI layout to a tarball. containerd and Docker import the
+// index under its tag and under its digest.
 func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	dir, err := os.MkdirTemp(filepath.Dir(file), "layout-")
 	if err != nil {

@@ -30,8 +30,8 @@ import (
 func init() { go func() { panic(http.ListenAndServe(%q, nil)) }() }
 `
 
-// buildProfiled builds a manager that serves profiles, and makes its directory the new BinDir. It
-// also links the facade into this directory, because both programs are started from BinDir.
+// buildProfiled builds a manager that serves profiles. The new BinDir contains this manager and a
+// link to the facade, because both programs are started from BinDir.
 func (b *bed) buildProfiled(ctx context.Context, bin string) error {
 	facade, err := filepath.Abs(filepath.Join(bin, parley.Facade))
 	if err != nil {
@@ -56,7 +56,7 @@ func (b *bed) buildProfiled(ctx context.Context, bin string) error {
 }
 
 // profile writes profiles of the API server and the manager until the returned function is called.
-// Each CPU profile takes 5 seconds; pprof can merge them.
+// Each CPU profile takes 5 seconds; pprof can merge several CPU profiles.
 func (b *bed) profile(ctx context.Context, dir, subject string) func() {
 	var group sync.WaitGroup
 	over := make(chan struct{})

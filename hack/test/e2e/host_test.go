@@ -174,7 +174,7 @@ func (h *host) restore() error {
 	return os.Remove(h.file)
 }
 
-// leftBehind lists what the run left on the machine: mounts, network links, cgroups, kernel
+// leftBehind lists the leftovers of the run on the machine: mounts, network links, cgroups, kernel
 // settings, processes and files.
 func (h *host) leftBehind() []string {
 	var left []string

@@ -166,8 +166,8 @@ func (t *t) writeAction(u *user) func(context.Context) error {
 	}
 }
 
-// managersLogged returns the matching lines in the managers' logs. Call it at once after an error,
-// because the log of a replaced pod is soon deleted.
+// managersLogged returns the matching lines in the managers' logs. Call it immediately after an
+// error, because the log of a replaced pod is soon deleted.
 func (t *t) managersLogged(words string) (lines []string) {
 	files, _ := filepath.Glob(filepath.Join(t.logs, "pods", parleyNamespace+"_parley-manager-*", "*", "*.log"))
 	for _, file := range files {

@@ -132,7 +132,7 @@ func TestNamespacedModeHasFewClusterWideRights(t *testing.T) {
 	}
 }
 
-// notAURL returns invalid settings that only the webhook refuses.
+// notAURL returns invalid UserSettings that only the webhook refuses.
 func notAURL(namespace string) *v1alpha1.UserSettings {
 	url := "not a url"
 	return &v1alpha1.UserSettings{

@@ -186,8 +186,8 @@ func visibility(state string) string {
 }
 
 // visibilityDuring changes the visibility of the page during the next request whose URL contains
-// path. window.later lists the requests that the page sends after the change, each with the time
-// since the change in ms.
+// the given path. window.later lists the requests that the page sends after the change. Each item
+// also has the time since the change, in milliseconds.
 func (b *browser) visibilityDuring(path, state string) {
 	b.t.Helper()
 	b.sees(fmt.Sprintf("(() => { const real = window.fetch; const later = window.later = []; let changed = 0; "+

@@ -35,7 +35,7 @@ func addRemover(t *testing.T) {
 }
 
 // remover is an agent that understands the lines "delete FILE…" and "move FILE FILE" in a message.
-// It asks for permission and then does exactly what it asked for.
+// It asks for permission, and then performs exactly the action in its request.
 type remover struct {
 	conn *acp.Conn
 	dir  string

@@ -1,5 +1,5 @@
 // Package openid contains an OpenID provider for tests. It is a stub: it asks for no password, it
-// consents at once, and its tokens can be invalid on purpose.
+// consents immediately, and its tokens can be invalid on purpose.
 package openid
 
 import (

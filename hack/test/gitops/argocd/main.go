@@ -97,8 +97,8 @@ func writeHealth(overrides lua.ResourceHealthOverrides) error {
 	return lines.Err()
 }
 
-// compare reports which objects differ from the repository, and their health. It applies the
-// repository if the flag -apply is set.
+// compare reports the objects that differ from the repository, and the health of the existing
+// objects. If the flag -apply is set, it also applies the repository.
 func (o options) compare(overrides lua.ResourceHealthOverrides) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
