@@ -251,8 +251,8 @@ func (f *crashingWrite) inject(cfg *rest.Config) {
 			f.writes++
 			switch {
 			case f.writes == f.n:
-				// Report the crash after the request has ended. The report stops the manager, and
-				// stopping it cancels requests in flight.
+				// Close f.crashed only after the request has ended. The test then stops the manager, which
+				// cancels requests in flight.
 				defer close(f.crashed)
 				if f.applied {
 					if response, err := next.RoundTrip(r); err == nil {

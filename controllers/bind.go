@@ -42,7 +42,7 @@ var (
 	errNoKey = errors.New("the key of the warm pod is missing")
 )
 
-// binds remembers the outcome of this process's last call to each warm pod, until the status says
+// binds remembers the outcome of this manager's last call to each warm pod, until the status says
 // that the session runs.
 type binds struct {
 	results sync.Map
@@ -94,12 +94,13 @@ func canBind(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && c != nil && c.State.Running != nil
 }
 
-// bindKey returns the key of a warm pod. It returns nil if the manager created no Secret for this
-// pod, or if the pod's class or template has changed since then.
+// bindKey returns the key in the Secret of a warm pod. It returns nil if the manager did not create
+// the Secret for this pod, or if the pod's label for the class or the template has changed.
 type bindKey func(*corev1.Pod) []byte
 
-// bind sends the session to its warm pod in the background. The end of the call requeues the
-// Conversation. secret is the session's Secret; nil means that the call reads it.
+// bind sends the session to its warm pod in the background. When the call ends, the Conversation is
+// requeued. secret is the session's Secret. If it is nil, the call reads the Secret from the API
+// server.
 func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev1.Secret,
 	key func() (bindKey, error)) {
 	before, restarts := r.binds.get(pod.UID), lifecycle.PodRestarts(pod)
@@ -111,8 +112,9 @@ func (r *conversationReconciler) bind(c *v1alpha1.Conversation, pod *corev1.Pod,
 	if before.restarts == restarts {
 		calls = before.calls
 	}
-	// Only the first call to a process waits until the session is ready, and only while few calls
-	// run. If every call waited, slow sessions could occupy all maxCalls slots.
+	// Only the first call after a start of the pod's process waits until the session is ready, and
+	// only while few calls are in flight. If every call waited, slow sessions could occupy all
+	// maxCalls slots.
 	wait, timeout := calls == 0 && !r.calls.Busy(), shortTimeout
 	if wait {
 		timeout = bindTimeout

@@ -85,8 +85,9 @@ func secretMetadata() *metav1.PartialObjectMetadata {
 	return secret
 }
 
-// managedFor returns the name of the UserSettings for which a Secret is managed. It ignores Secrets
-// of a Conversation, which have the same label and are deleted with the Conversation.
+// managedFor returns the name of the UserSettings to which a managed Secret belongs. It returns an
+// empty string for a Secret of a Conversation. Such a Secret has the same label, but is deleted
+// with the Conversation.
 func managedFor(secret client.Object) string {
 	if secret.GetLabels()[v1alpha1.LabelConversation] != "" {
 		return ""
@@ -110,8 +111,8 @@ func requestsForSecret(ctx context.Context, c client.Reader, list client.ObjectL
 	return append(requests, requestsFor(ctx, c, list, namespace, indexSecretName, slimcache.AnySecret, filters...)...)
 }
 
-// requestsFor returns a request for each object of a namespace that has this value in the index and
-// that all filters accept.
+// requestsFor looks up the objects of a namespace by a value in an index. It returns a request for
+// each object that all filters accept.
 func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, namespace, index, value string,
 	filters ...func(client.Object) bool) []reconcile.Request {
 	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index: value},

@@ -14,9 +14,9 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// effectiveSettings returns the settings with the values that they inherit, or a blocker if the
-// inherited UserSettings cannot be used. The webhook refuses to inherit from UserSettings that have
-// an inheritFrom, but two concurrent requests may still create such a chain.
+// effectiveSettings merges UserSettings with the UserSettings from which they inherit. It returns a
+// blocker if the latter do not exist or have an inheritFrom too. The webhook refuses such a chain,
+// but two concurrent requests may still create it.
 func effectiveSettings(ctx context.Context, from client.Reader, settings *v1alpha1.UserSettings) (
 	*v1alpha1.UserSettingsSpec, *lifecycle.Blocker, error) {
 	if settings.Spec.InheritFrom == nil {

@@ -39,8 +39,8 @@ const (
 	modelWorkers = 2
 	// minModelRetry and maxModelRetry limit the delay before a retry.
 	minModelRetry, maxModelRetry = time.Second, time.Minute
-	// keyDelay is the delay after a change of a Secret. The facade writes a new key before it
-	// writes the settings, and the session should get both as one change.
+	// keyDelay is the delay between a change of a Secret and the reconcile. The facade writes a new
+	// key before it writes the settings, and the session should get both as one change.
 	keyDelay = time.Second
 	// A session gets up to modelBurst changes of its model without delay, and then one change per
 	// modelInterval. The rate is limited because a change of the settings reaches all running
@@ -231,9 +231,9 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	return nil, client.IgnoreNotFound(err)
 }
 
-// liveSettings returns the effective settings of a session, from the API server. It returns nil if
-// the session has no settings, if it keeps an inherited model, or if there is a blocker or an
-// error.
+// liveSettings reads the effective settings of a session from the API server. They are nil if there
+// is a blocker or an error, if the UserSettings are gone, or if the session keeps an inherited
+// model.
 func (r *modelReconciler) liveSettings(ctx context.Context, c *v1alpha1.Conversation) (*v1alpha1.UserSettingsSpec,
 	*lifecycle.Blocker, error) {
 	settings, named := &v1alpha1.UserSettings{}, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}

@@ -11,9 +11,9 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// writeStatus writes the status, and then emits events and metrics of the change. It does not write
-// a short step of a start. If a step has not lasted long enough yet, writeStatus returns how long
-// to wait before the next call.
+// writeStatus writes the status, and then emits events and metrics of the change. If only the step
+// of a start changed, it delays the write until the step has lasted long enough. In this case, it
+// returns the remaining delay.
 func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v lifecycle.Verdict) (time.Duration,
 	error) {
 	before, after := o.Conversation.Status, lifecycle.NewStatus(o.Observation, v)

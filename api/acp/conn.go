@@ -145,8 +145,8 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	case m.ID == nil:
 		h.Notification(m.Method, m.Params)
 	default:
-		// Close the connection if there are maxRequests requests in flight. An error response could
-		// block this loop, because the other side may not read it.
+		// If maxRequests requests are in flight, close the connection. Do not send an error response: if
+		// the other side does not read it, the write blocks this loop.
 		select {
 		case c.handled <- struct{}{}:
 		default:
@@ -282,7 +282,8 @@ type Request struct {
 	answer     chan message
 }
 
-// Send sends a request. Messages that are sent after Send returns arrive after the request.
+// Send sends a request and does not wait for the response. The other side gets the request before
+// all messages that are sent later.
 func (c *Conn) Send(method string, params any) (*Request, error) {
 	answer := make(chan message, 1)
 	c.mu.Lock()

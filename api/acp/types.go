@@ -40,7 +40,7 @@ const (
 	// MetaNotice marks a thought update whose text is a notice from the agent to its user, not the
 	// model's reasoning.
 	MetaNotice = "parley.dev/notice"
-	// MetaTurn names the turn of a prompt. If the agent knows the turn, it resumes the turn or
+	// MetaTurn is the ID of a prompt's turn. If the agent knows the turn, it resumes the turn or
 	// repeats the turn's result. It does not start the turn again.
 	MetaTurn = "parley.dev/turn"
 	// MetaSteers is a capability: during a turn, the agent accepts messages of the user with
@@ -49,7 +49,7 @@ const (
 	// message. If the turn ends before the agent has sent this chunk, the agent drops the message,
 	// and the client sends it as a prompt.
 	MetaSteers = "parley.dev/steers"
-	// MetaMessage names a message of the user. The turn of a message has the same name.
+	// MetaMessage is the ID of a user's message. A turn has the ID of the message that started it.
 	MetaMessage = "parley.dev/message"
 	// MetaContext marks a block of a prompt that the client added to the user's message.
 	MetaContext = "parley.dev/context"
@@ -60,8 +60,8 @@ const (
 	// MetaReason is a key in the answer to a permission request. Its value is the user's reason. In
 	// an agent's capabilities, the key says that the agent reads this reason.
 	MetaReason = "parley.dev/reason"
-	// MetaReplayed is set in a session/new request if an earlier ACP session of the conversation has
-	// replayed the recording. The agent then does not replay it again.
+	// MetaReplayed is a key in session/new. It tells the agent not to replay the recorded session,
+	// because an earlier ACP session of the conversation has already replayed it.
 	MetaReplayed = "parley.dev/replayed"
 	// MetaAsks is a key in session/new and session/load. It makes the agent request permission for
 	// each action, so that the client can record the action before it happens.

@@ -72,7 +72,7 @@ func (o *object) take(name string) (raw json.RawMessage, present bool) {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || raw[0] == 'n' }
 
-// forbidOthers adds an error for each field that was not taken.
+// forbidOthers adds an error for each field for which take() was not called.
 func (o *object) forbidOthers() {
 	for _, name := range sortedKeys(o.fields) {
 		if !o.taken[name] {

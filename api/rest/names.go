@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// EntryNames returns the name of the entry at an index of a CRD list, such as customSecrets. In
-// requests, such a list is an object, and the names of the entries are its keys.
+// EntryNames returns the name of an entry in a CRD list such as customSecrets. In a request, this
+// list is a JSON object, and the names of the entries are its keys.
 type EntryNames func(list string, index int) string
 
-// LocationOf returns the request's location for a path of a CRD object, such as
-// spec.mcpConfig.sseServers[0].url.
+// LocationOf translates a path in a CRD object, such as spec.mcpConfig.sseServers[0].url, into a
+// location in the request.
 func LocationOf(path string, names EntryNames) Location {
 	loc := Location{"body"}
 	if path == "metadata.name" || path == "" || path == "<nil>" {

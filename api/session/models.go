@@ -29,8 +29,8 @@ type Model struct {
 	CacheWrite Decimal `json:"cacheWrite,omitempty"`
 	// ContextWindow is the size of the context window in tokens.
 	ContextWindow int64 `json:"contextWindow,omitempty"`
-	// MaxOutput is the highest number of output tokens of a call. If a spending limit applies, this
-	// number becomes the limit of requests that do not limit their output themselves.
+	// MaxOutput is the highest number of output tokens of a call. If a spending limit applies,
+	// requests without an output limit get this limit.
 	MaxOutput int64 `json:"maxOutput,omitempty"`
 	// ReasoningEffort and Temperature apply to users whose settings do not set them.
 	ReasoningEffort string      `json:"reasoningEffort,omitempty"`
@@ -135,8 +135,9 @@ func parseModel(name string, text json.RawMessage, defaults Model) (model Model,
 // dated matches a date or "latest" at the end of a model's name.
 var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|latest)$`)
 
-// Find looks up a model, and returns an empty entry if there is none. The name may lack the provider,
-// start with a gateway's provider, or end in a date.
+// Find looks up a model, and returns an empty entry if there is none. It also tries the name
+// without a date at the end, and without a prefix such as a gateway's provider. The provider may be
+// empty.
 func (m Models) Find(provider, name string) Model {
 	for _, name := range []string{name, dated.ReplaceAllString(name, "")} {
 		names := []string{name, name[strings.LastIndex(name, "/")+1:]}

@@ -103,7 +103,7 @@ func ParseSigningKeys(text []byte) ([]ed25519.PrivateKey, error) {
 	return parseKeys[ed25519.PrivateKey](text, x509.ParsePKCS8PrivateKey, errSigningKey)
 }
 
-// ParsePublicKeys parses the public keys, in the order of ParseSigningKeys.
+// ParsePublicKeys parses the public keys: the current key and, if there is one, the previous key.
 func ParsePublicKeys(text []byte) ([]ed25519.PublicKey, error) {
 	return parseKeys[ed25519.PublicKey](text, x509.ParsePKIXPublicKey, errPublicKey)
 }

@@ -48,8 +48,8 @@ func BoundTurn(turn *v1alpha1.ConversationTurn) *v1alpha1.ConversationTurn {
 		return nil
 	}
 	bounded := *turn
-	// Truncate the text before the other steps: a runtime other than Parley's may send a long
-	// message.
+	// Truncate the message before it is processed, because a runtime other than Parley's may send a
+	// long message.
 	line := strings.Join(strings.Fields(printable(cut(turn.Message, 4*v1alpha1.MaxTurnMessage))), " ")
 	if bounded.Message = line; len(line) > v1alpha1.MaxTurnMessage {
 		bounded.Message = cut(line, v1alpha1.MaxTurnMessage-len("…")) + "…"

@@ -126,7 +126,7 @@ func serverTLS(o options) *tls.Config {
 		}}
 }
 
-// serve serves HTTP at an address. If config is not nil, it also serves HTTPS.
+// serve serves HTTP at an address. If config is not nil, it also serves HTTPS at the same address.
 func serve(failed chan<- error, address string, config *tls.Config, server *http.Server) {
 	server.ReadHeaderTimeout = 10 * time.Second
 	listener, err := net.Listen("tcp", address)

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// A signed-in user of the page has only the cookie, not the key.
+// After the sign-in, the page has only the cookie, not the key.
 func TestACookieReplacesTheKeyUntilTheKeyChanges(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")

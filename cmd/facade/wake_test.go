@@ -24,8 +24,8 @@ import (
 
 const aMessage = `{"message": "go on"}`
 
-// waitingAt starts a facade at which messages wait for at most the given timeout. It returns the
-// person as a client of this facade.
+// waitingAt starts a facade with this WakeTimeout, the longest time for which a message waits until
+// its session runs. It returns the person as a client of this facade.
 func (p *person) waitingAt(t *testing.T, timeout time.Duration) *person {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -57,8 +57,8 @@ func (p *pod) whyEnded(t *testing.T) (code int, reason string) {
 	return code, session.WhyEnded(string(message))
 }
 
-// leaving returns a session whose agent has failed. Its hand-over to the archive waits until letGo
-// is called.
+// leaving returns a session whose agent has failed. The session's hand-over to the archive blocks
+// until letGo() is called.
 func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 	t.Helper()
 	p = newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("exit 3")})
@@ -177,8 +177,8 @@ func TestASessionThatAnswersProbesIsNotStopped(t *testing.T) {
 			t.Fatalf("it answers %d", code)
 		}
 	}
-	// Check the output before the session ends. An ending session stops responding, and the
-	// supervisor may then ask it to stop.
+	// Check the output before the session ends. An ending session stops responding, and the supervisor
+	// may then print that it asks the session to stop.
 	if strings.Contains(p.output(), "supervisor:") {
 		t.Errorf("the supervisor ended a session that answers: %s", p.output())
 	}

@@ -26,14 +26,14 @@ type Queue struct {
 
 type account struct {
 	running map[types.NamespacedName]bool
-	// refused are the sessions that have a slot and that the API server refused one time.
+	// refused contains the sessions that have a slot and whose objects the API server refused one
+	// time.
 	refused map[types.NamespacedName]bool
 	waiting []waiter
 	numbers map[types.NamespacedName]int64 // of the waiting sessions
 	// Each waiting session has a queue number. last is the highest queue number so far.
 	last int64
-	// highest is the largest limit on running sessions among the classes of all sessions that wait
-	// or waited.
+	// highest is the largest limit of all waiters so far.
 	highest int32
 }
 
@@ -58,7 +58,7 @@ func New(admitted func(types.NamespacedName)) *Queue {
 }
 
 // account returns the account of the session's user. If the Conversation was recreated for another
-// user, the first user's slot is freed.
+// user, the earlier user's session leaves the queue.
 func (q *Queue) account(s Session) *account {
 	if previous, known := q.owners[s.Name]; known && previous != s.User {
 		q.remove(s.Name)
@@ -82,8 +82,8 @@ func (q *Queue) Hold(s Session) {
 }
 
 // Enter assigns a slot to a session, and returns 0. If no slot is free, the session waits, and
-// Enter returns its queue number. The parameter recorded is the number that the session got
-// earlier; 0 means none.
+// Enter returns its queue number. The parameter recorded is the queue number in the session's
+// status; 0 means none.
 func (q *Queue) Enter(s Session, limit *int32, recorded int64) (number int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

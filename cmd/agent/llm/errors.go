@@ -38,7 +38,7 @@ const (
 	unreachableType = "parley_unreachable"
 )
 
-// maxQuote is the length of the longest provider message, in bytes, that an error quotes. A longer
+// maxQuote is the length in bytes of the longest provider message that an error quotes. A longer
 // message is dropped, not truncated: the runtime masks secrets in errors, but cannot recognise a
 // part of a secret.
 const maxQuote = 4 << 10

@@ -55,8 +55,9 @@ func (s *Shell) expect(t *testing.T, command, want string) Outcome {
 	return got
 }
 
-// expectRunning starts a command that does not end, or sends input to it. It then waits until the
-// output equals want. On a slow machine this takes more than one call.
+// expectRunning starts a command that does not end, or sends input to such a command. It then calls
+// the tool until the collected output equals want: on a slow machine, one call may return only a
+// part of the output.
 func (s *Shell) expectRunning(t *testing.T, in map[string]any, want string) {
 	t.Helper()
 	output := ""

@@ -82,8 +82,9 @@ func (f *faulty) put(ctx context.Context, key, contentType string, content []byt
 	return err
 }
 
-// HoldNamespaceWrites delays the writes of the namespaces' ledgers until the channel held is closed.
-// waiting returns the number of changes that are not written yet, writes the number of writes.
+// HoldNamespaceWrites delays the writes of the namespaces' ledgers until the channel held is
+// closed. waiting() returns the number of changes that are not written yet. writes() returns the
+// number of writes.
 func (s *Store) HoldNamespaceWrites(held <-chan struct{}) (waiting func() int, writes func() int64) {
 	h := &holding{bucket: s.bucket, held: held}
 	s.bucket = h

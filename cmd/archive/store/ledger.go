@@ -66,10 +66,10 @@ type spender struct {
 	session.SpendClaims
 }
 
-// settle records a report's costs in the ledger's month. isNew is false if the report is repeated
-// or late. first is true if the ledger did not contain the process before. A new report reduces
-// each reservation of another day to the cost of that day's calls in flight, because new calls use
-// only today's reservation.
+// settle adds the costs of a report to the ledger; it skips costs of other months. isNew is false
+// if the report is repeated or late. first is true if this is the first report of its process. A
+// new report also reduces the reservations of other days to the cost of the calls that are still in
+// flight, because new calls use only today's reservation.
 func (l *ledger) settle(by spender, report session.SpendReport, month, today string) (p *process, isNew, first bool,
 	err error) {
 	p = l.Processes[by.uid]
@@ -144,8 +144,8 @@ func (l *ledger) end(p *process) {
 	*p = process{Attempt: p.Attempt, Run: p.Run, Sequence: p.Sequence, Day: p.Day, Ended: true}
 }
 
-// endedDays is the number of days for which the ledger remembers an ended process, so that a late
-// report does not add its costs again.
+// endedDays is the number of days for which the ledger remembers an ended process. During these
+// days, a late report of the process adds no costs.
 const endedDays = 2
 
 // forgetEnded removes the ended processes whose last grant was before the given day. Their costs
@@ -169,7 +169,8 @@ func (l *ledger) addEnded(day, namespace, model string, c counts) {
 }
 
 const (
-	// maxDayModels bounds the models of a day, because an endpoint may accept any name of a model.
+	// maxDayModels limits the number of different models per day, because an endpoint may accept any
+	// model name.
 	maxDayModels = 100
 	otherModels  = "(other)"
 )
@@ -258,7 +259,8 @@ func (l *ledger) grant(p *process, by spender, report session.SpendReport, now t
 	granted := session.SpendGrant{Sequence: report.Sequence, Day: today, Reserved: report.Need}
 	full := slices.IndexFunc(bounds, func(b bound) bool { return b.used.Plus(report.Need) > b.limit })
 	roomy := !slices.ContainsFunc(bounds, func(b bound) bool { return b.used.Plus(report.Want) > b.limit/2 })
-	// The calls in flight were sent with an earlier grant, so their costs stay reserved.
+	// Calls in flight already use an earlier grant. Their costs stay reserved even if a limit is
+	// reached.
 	inFlight := min(report.Need, report.Open[today])
 	switch {
 	case full >= 0 && report.Need > inFlight:

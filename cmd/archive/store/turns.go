@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// turnsDir contains the outcomes of last turns: one object for each Conversation, named by its
-	// UID. One listing of turnsDir finds all outcomes. turnsDir is next to the directories of the
-	// Conversations, which are named by UID; no UID equals "_turns".
+	// turnsDir contains the outcome of each Conversation's last turn. The objects are named by UID,
+	// and one listing finds all of them. The directories of Conversations are next to turnsDir and are
+	// named by UID too; no UID equals "_turns".
 	turnsDir = "_turns"
 	// turnsInterval is the interval of listings while Turns waits for a change. These listings find
 	// the reports that other replicas of the archive received.
@@ -100,7 +100,7 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 		if err != nil || bytes.Equal(text, before) {
 			return err
 		}
-		// The write has no condition. The method claim has already refused reports of earlier
+		// The write needs no condition, because the method claim has already refused reports of earlier
 		// attempts. If two writes race, the older outcome may stay until the runtime reports again.
 		if err := s.bucket.put(ctx, turnKey(uid), "application/json", text, condition{}); err != nil {
 			return fmt.Errorf("write the outcome of the turn: %w", err)

@@ -66,9 +66,9 @@ func tooLargeForEtcd(err error) bool {
 var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
 // IsForbidden reports whether a quota or policy refuses a request. It is false if the facade lacks
-// a permission, or if the API server has just started and forbids everything. clusterFault matches
-// the messages of these errors. One error has no such message: if the API server forbids discovery,
-// the client drops the message. IsUnexpectedServerError recognizes that error.
+// a permission, or if the API server has just started and forbids everything: clusterFault matches
+// the messages of these errors. It is also false if the API server forbids discovery. The client
+// drops the message of this error, but IsUnexpectedServerError recognizes it.
 func IsForbidden(err error) bool {
 	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !clusterFault.MatchString(err.Error())
 }
@@ -116,8 +116,8 @@ func CausesOf(err error, kinds ...metav1.CauseType) []metav1.StatusCause {
 
 var secretName = regexp.MustCompile(`the Secret "([a-z0-9.-]+)"`)
 
-// SecretConflicts returns an error for each reference that Parley's webhook refuses because the
-// referenced Secret exists and is not a key that Parley stored for the user.
+// SecretConflicts returns an error for each reference to an existing Secret that Parley did not
+// create for the user's keys. Parley's webhook refuses such references.
 func SecretConflicts(err error, names rest.EntryNames) []rest.Detail {
 	var details []rest.Detail
 	for _, cause := range CausesOf(err, metav1.CauseTypeForbidden) {

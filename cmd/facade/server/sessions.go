@@ -164,8 +164,8 @@ func sendText(w http.ResponseWriter, contentType string, from io.Reader) {
 	}
 }
 
-// newDeadlineWriter returns a writer that sends each piece of a response at once. The client gets a
-// new deadline for each piece.
+// newDeadlineWriter returns a writer that sends each piece of a response immediately. The client
+// gets a new deadline for each piece.
 func newDeadlineWriter(w http.ResponseWriter) *deadline.Writer {
 	return &deadline.Writer{ResponseWriter: w, Timeout: writeTimeout, Flushing: true}
 }

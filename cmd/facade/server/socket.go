@@ -195,8 +195,8 @@ func (w *watched) Backlog(ctx context.Context, after int, visit func(live.Event)
 	return err
 }
 
-// Follow visits the events of the session, in each of its attempts. While the session is stopped, a
-// message of the client starts it.
+// Follow visits the session's events after the given ID. It does not end when the session stops,
+// because a message of the client may start the session again.
 func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) error) error {
 	changed, stop := w.cluster.WatchConversation(nameOf(w.conversation))
 	defer stop()
@@ -278,7 +278,8 @@ func (w *watched) Send(ctx context.Context, action json.RawMessage, free func())
 	return userMessage(err)
 }
 
-// userMessage returns the text of a refusal, or a general text for other errors.
+// userMessage returns an error for the client, with the text of a refusal, or with a general text
+// for any other error.
 func userMessage(err error) error {
 	if err == nil {
 		return nil

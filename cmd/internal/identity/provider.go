@@ -30,8 +30,8 @@ const (
 	fetchBurst    = 5
 )
 
-// Provider is an OpenID provider. It is contacted at the first use, so that it need not run before
-// Parley does.
+// Provider is an OpenID provider. Parley contacts it at the first use, and can therefore start
+// before the provider.
 type Provider struct {
 	Options Options
 	client  *http.Client
@@ -65,8 +65,8 @@ func NewProvider(o Options) (*Provider, error) {
 	return &Provider{Options: o, client: &http.Client{Transport: limited, Timeout: requestTimeout}}, nil
 }
 
-// limitedTransport limits GET requests, which unauthenticated clients can cause. Exchanges of codes
-// are POST requests and are not limited.
+// limitedTransport limits the rate of GET requests, because unauthenticated clients can cause them.
+// The exchange of a code for tokens is a POST request, which is not limited.
 type limitedTransport struct {
 	next  http.RoundTripper
 	reads *rate.Limiter

@@ -149,9 +149,9 @@ func (s *Store) locked(ctx context.Context, facade string, do func() error) erro
 	return do()
 }
 
-// Token returns a valid ID token of the login at a facade, and refreshes an expired token. A
-// provider may accept a refresh token only one time. Only one process sends it; the others wait for
-// the new token.
+// Token returns a valid ID token of the login at a facade. If the token has expired, one process
+// refreshes it, and other processes wait for the new token: a provider may accept a refresh token
+// only one time.
 func (s *Store) Token(ctx context.Context, facade string) (string, error) {
 	l, err := s.Load(facade)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 // commandFields are the input fields in which agents send a command.
 var commandFields = []string{argCommand, "cmd"}
 
-// field returns the first of the named input fields that is a string or a list of strings.
+// field returns the first value in the named input fields that is a text or a list of texts. A list
+// becomes a command line.
 func (c *call) field(names ...string) string {
 	for _, name := range names {
 		switch value := c.input[name].(type) {

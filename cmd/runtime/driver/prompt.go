@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// maxTranscript bounds the history, in bytes, that an agent receives if it cannot resume its
-// session.
+// maxTranscript bounds the size in bytes of the history that an agent receives if it cannot resume
+// its session.
 const maxTranscript = 48 << 10
 
 const interrupted = "The session was interrupted while you worked on the message below, and was restarted. " +

@@ -17,7 +17,7 @@ func digestOf(text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// keyed adds the digest of the sender's idempotency key to an event. The key may be empty.
+// keyed adds the digest of the sender's idempotency key to an event, unless the key is empty.
 func keyed(e session.Event, key string) session.Event {
 	if key != "" {
 		e.Meta = &session.EventMeta{Key: digestOf(key)}
@@ -31,8 +31,9 @@ func (d *Driver) add(events ...session.Event) error {
 	return d.record(events...)
 }
 
-// record records events; d.mu is held. It sets the cause of a result to the action of the same tool
-// call. It truncates an event that is too large, but refuses a user's message that is too large.
+// record records events; d.mu is held. For the result of a tool call, it sets Cause to the ID of
+// the call's action. It truncates an event that is too large, but refuses a user's message that is
+// too large.
 func (d *Driver) record(events ...session.Event) error {
 	for _, event := range events {
 		if event.ToolCall != nil {

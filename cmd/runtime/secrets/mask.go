@@ -18,8 +18,8 @@ import (
 
 const (
 	masked = "***"
-	// shortest is the minimum length of a masked value. A shorter value also occurs in ordinary
-	// words, and a masked word would reveal the value.
+	// shortest is the minimum length of a masked value. A shorter value also occurs in ordinary words.
+	// If it were masked there, the other letters of the word would reveal it.
 	shortest = 4
 	// shortestPart is the minimum length of a masked part: a line or a base64 form of a value.
 	shortestPart = 8

@@ -54,9 +54,9 @@ type Changes struct {
 }
 
 // Compare compares a repository with the session's first commit. The caller must close the result.
-// When ctx is done, Compare returns, but reads of a large repository or of a named pipe may
+// When ctx ends, Compare returns, but reads of a large repository or of a named pipe may
 // continue. done() is called exactly once: when the result is closed, when the comparison has
-// failed or, if ctx ended first, when the reads have ended.
+// failed, or, if ctx ended first, when the reads have ended.
 func Compare(ctx context.Context, dir, base string, done func()) (*Changes, error) {
 	return Detach(ctx, func() (*Changes, error) {
 		changes, err := compare(ctx, dir, base)
@@ -225,7 +225,7 @@ func (c *Changes) Contents(name string) (before, now string, err error) {
 	return before, now, err
 }
 
-// current returns a file's content now. Like git, it returns a link's target as its content.
+// current returns the present content of a file. For a link, this is the link's target, as in git.
 func (c *Changes) current(name string) (string, error) {
 	info, err := c.root.Lstat(name)
 	switch {

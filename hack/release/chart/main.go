@@ -106,9 +106,9 @@ const (
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
-// ofArchive returns the condition of an object. The archive's objects of the kinds below exist only
-// if the archive is enabled. All other objects keep the given condition, also the archive's
-// ServiceAccount and role.
+// ofArchive returns the condition of an object. The archive's Deployment, Service and similar
+// objects exist only if the archive is enabled. All other objects, such as the archive's
+// ServiceAccount and role, keep the given condition.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when

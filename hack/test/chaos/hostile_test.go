@@ -29,7 +29,8 @@ func TestPeaksAndAverageOfUsageAreComputed(t *testing.T) {
 		}
 		samples = append(samples, s)
 	}
-	// The CPU time between two parts does not count.
+	// This sample belongs to the next part of the measurement. CPU time between two parts does not
+	// count.
 	samples = append(samples, usageSample{at: time.Unix(100, 0), part: 1, cpu: 1000})
 	if memory, cpu, average := peaks(samples); memory != 200 || cpu != 1 || average != 0.5 {
 		t.Errorf("memory %v, CPU %v, on average %v", memory, cpu, average)

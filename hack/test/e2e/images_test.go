@@ -21,7 +21,7 @@ import (
 	"github.com/parley-dev/parley/hack/release/oci"
 )
 
-// Images of the checks. Their names refer to no registry outside this machine.
+// Images of the checks. All registries in their names are on this machine.
 const (
 	pauseImage  = "localhost/pause:e2e"
 	parleyImage = "localhost/parley:e2e"

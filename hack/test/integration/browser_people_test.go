@@ -24,8 +24,8 @@ func sessionWith(namespace, name string) string {
 	return fmt.Sprintf(`{"user": %q, "namespace": %q, "settings_stored": false, %s}`, name, namespace, twoSettings)
 }
 
-// people() adds the endpoints with which people sign in. Each sign-in succeeds at once, without a
-// provider.
+// people() adds the endpoints with which people sign in. Each sign-in succeeds immediately, without
+// a provider.
 func (f *stubFacade) people(mux *http.ServeMux) {
 	current := func(w http.ResponseWriter) { _, _ = io.WriteString(w, f.session) }
 	mux.HandleFunc("GET /api/session", func(w http.ResponseWriter, r *http.Request) {
@@ -182,8 +182,8 @@ func TestThePageSignsOutInAllTabs(t *testing.T) {
 }
 
 // A frozen tab may get status 401 before it gets the storage event for a sign-out in another tab.
-// To simulate this, the tab itself records the sign-out in the storage: a browser sends a tab no
-// storage events for its own changes.
+// To simulate this, the tab itself writes the sign-out to the storage: a browser sends storage
+// events only to the other tabs.
 func TestThePageDoesNotRenewASignInAfterASignOut(t *testing.T) {
 	f := newStubFacade(t)
 	f.session = sessionWith("red", "ada")

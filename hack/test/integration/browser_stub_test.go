@@ -39,8 +39,7 @@ type stubFacade struct {
 	// busy is the number of requests for a new conversation that get status 503 before one
 	// succeeds.
 	busy int
-	// answered contains all events and requests of the user for the conversation, except those that
-	// got status 401.
+	// answered contains the events and requests that receive() got while signedOut was false.
 	answered []userEvent
 	// answer returns the HTTP status for an event of the user. It may emit events, because the
 	// caller does not hold the lock.
@@ -51,12 +50,12 @@ type stubFacade struct {
 	lists []url.Values
 	// streams is the number of open event streams.
 	streams int
-	// If signedOut is true, the user's events get status 401.
+	// If signedOut is true, receive() responds with status 401.
 	signedOut bool
 	// session is the response to a request for the signed-in user.
 	session string
-	// signIns contains the query of each sign-in at the provider. chosen contains each choice of
-	// settings.
+	// signIns contains the query of each sign-in at the provider. chosen contains the body of each
+	// request that chooses UserSettings.
 	signIns []url.Values
 	chosen  []string
 }
@@ -322,8 +321,8 @@ func TestThePageShowsTheToolCallThatNeedsConfirmation(t *testing.T) {
 	b.checkErrors()
 }
 
-// If the request fails, the user sends it again. The page must use the same key, so that only one
-// conversation is created.
+// If the request fails, the user sends it again. The page must use the same idempotency key, so
+// that only one conversation is created.
 func TestThePageStartsOneConversationDespiteALostResponse(t *testing.T) {
 	f := newStubFacade(t)
 	f.busy = 2

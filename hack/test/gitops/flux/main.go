@@ -98,8 +98,8 @@ func readChecks(file string) (checks, error) {
 	return all, nil
 }
 
-// healthOf computes an object's health. Flux does not evaluate the expressions for an object that
-// is being deleted.
+// healthOf computes an object's health with the health check expressions. Like Flux, it evaluates
+// no expression for an object that is being deleted.
 func (all checks) healthOf(object *unstructured.Unstructured) (health, error) {
 	if object.GetDeletionTimestamp() != nil {
 		return health{status.TerminatingStatus.String()}, nil
