@@ -101,9 +101,9 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	o.Storing = lifecycle.UntilStored(c, o.Now) > 0
 	refusal := r.memory.get(c).currentRefusal(c)
 	if refusal != nil && o.Now.Sub(refusal.last) < minRetryDelay {
-		// A refusal is written to the status, and each status write requeues the session. Without
-		// this pause, the session would at once retry, take the free slot, be refused again, and
-		// free the slot for the next refused session. This would never end.
+		// A refusal is written to the status, and each status write requeues the session. Without this
+		// pause, the session would retry immediately, take the free slot and be refused again. The slot
+		// would then go to the next refused session, in an endless loop.
 		return &prepared{paused: true, blocked: blockerOf(refusal.err)}, nil
 	}
 	inputsFirst := o.Storing || !o.SettingsExist || lifecycle.LacksInputs(c.Status)
@@ -111,7 +111,8 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 		return nil, nil
 	}
 	user := queueSession(c).User
-	// A session that may lack an input needs no turn: it reads little while the input is missing.
+	// retryTurns limits the retries of refused sessions, but not of sessions that may lack an input:
+	// these sessions read little while the input is missing.
 	if refusal != nil && !inputsFirst && !r.memory.turns.take(user, o.Now) {
 		if o.class.Spec.MaxSessionsPerUser == nil {
 			r.queue.Leave(client.ObjectKeyFromObject(c)) // without a pod, it must not count as running

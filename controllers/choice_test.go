@@ -30,8 +30,7 @@ func TestASessionKeepsTheModelOfItsConversation(t *testing.T) {
 	if *doc.Settings.LLMModel != "a/own" || *doc.Settings.Agent != "needy" || doc.Agent.Name != "needy" {
 		t.Errorf("the session starts with the model %s and the agent %s", *doc.Settings.LLMModel, doc.Agent.Name)
 	}
-	// A session that chose its own model ignores the new model of the settings, but gets the new
-	// key.
+	// A session with its own model ignores a new model in the UserSettings, but gets the new key.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("a/two") })
 	archive.awaitModel(t, free, "a/two", "sk-first")
 	if got := archive.sentModel(t, own); got.Model != "" {
@@ -43,8 +42,8 @@ func TestASessionKeepsTheModelOfItsConversation(t *testing.T) {
 	}
 	change(t, llm, func(s *corev1.Secret) { s.Data["key"] = []byte("sk-second") })
 	archive.awaitModel(t, own, "a/own", "sk-second")
-	// The settings get a model and a key of provider b. The session's own model is of provider a,
-	// so the manager must not send the new key to this session.
+	// The UserSettings get a model and a key of provider b. The session's own model belongs to
+	// provider a, so the manager must not send the new key to this session.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("b/three") })
 	change(t, llm, func(s *corev1.Secret) { s.Data["key"] = []byte("sk-of-b") })
 	archive.awaitModel(t, free, "b/three", "sk-of-b")

@@ -67,7 +67,7 @@ func (o Options) signingKey() client.ObjectKey {
 func (o Options) sessionPort() int { return cmp.Or(o.SessionPort, session.Port) }
 
 // archiveHost returns the host in the archive's certificate, or "" if the manager does not create
-// one.
+// this certificate.
 func (o Options) archiveHost() string {
 	address, err := url.Parse(o.ArchiveURL)
 	if err != nil || !o.ArchiveCertificate {
@@ -83,8 +83,8 @@ func NewScheme() (*runtime.Scheme, error) {
 	return scheme, builder.AddToScheme(scheme)
 }
 
-// ManagerOptions returns the manager's options for the controllers: its cache and its client. scope
-// limits the namespaces that the manager sees.
+// ManagerOptions returns the options of the controller-runtime manager, such as its cache and its
+// client. scope limits the namespaces that the manager sees.
 func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Options {
 	return ctrl.Options{
 		Scheme:   scheme,

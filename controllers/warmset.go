@@ -205,7 +205,8 @@ func (s *warmSet) lastClaim(key poolKey) time.Time {
 	return s.claimed[key]
 }
 
-// release ends the claim of a session. If the pod has no session, another session may claim it.
+// release ends the claim of a session. Another session may then claim the pod, unless the pod
+// already has a session.
 func (s *warmSet) release(session types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,8 +241,8 @@ func (s *warmSet) has(namespace, class string) bool {
 	return len(s.pools[poolKey{namespace, class}]) > 0
 }
 
-// pool returns copies of the warm pods of a class in a namespace, the ready pods first. The result
-// expected is the number of created pods that the cache does not show yet.
+// pool returns copies of the warm pods of a class in a namespace, the ready pods first. Its second
+// result is the number of created pods that the cache does not show yet.
 func (s *warmSet) pool(key poolKey, now time.Time) (pods []warmPod, expected int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,7 +266,7 @@ func (s *warmSet) pool(key poolKey, now time.Time) (pods []warmPod, expected int
 	return pods, len(s.expected[key])
 }
 
-// expect notes a pod that is about to be created, until the cache shows it.
+// expect adds a pod to the expected pods. The caller then creates the pod.
 func (s *warmSet) expect(key poolKey, name string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

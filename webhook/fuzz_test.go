@@ -181,7 +181,7 @@ func verifyURL(t *testing.T, text string) {
 	}
 }
 
-// markSecrets adds the mark to texts in which users may put keys by mistake.
+// markSecrets adds fuzzMark to texts in which users may put keys by mistake.
 func markSecrets(text []byte) []byte {
 	var value any
 	if json.Unmarshal(text, &value) != nil {

@@ -11,8 +11,8 @@ type Session struct {
 	Namespace *string `json:"namespace"`
 	// SettingsStored is true if the user stored settings or inherits settings.
 	SettingsStored bool `json:"settings_stored"`
-	// Person is the username of the signed-in person; null if the client authenticates with a
-	// session key. Settings lists the settings that the person may use.
+	// Person is the username of the signed-in person; null if the client authenticates with a session
+	// key. Settings lists the UserSettings objects that the person may use.
 	Person   *string        `json:"person"`
 	Settings []SettingsName `json:"settings"`
 	// EndSessionURL is set in the response to a sign-out. At this URL, a browser ends its session at
@@ -20,9 +20,9 @@ type Session struct {
 	EndSessionURL string `json:"end_session_url,omitempty"`
 }
 
-// SettingsHeader is the header with which a client chooses its settings, as namespace/name.
-// Browsers cannot set headers for links and WebSockets, so these use the query parameter
-// SettingsParameter.
+// SettingsHeader is the header in which a client names the UserSettings object to use, as
+// namespace/name. Browsers cannot set headers for links and WebSockets. Links and WebSockets
+// therefore use the query parameter SettingsParameter.
 const (
 	SettingsHeader    = "X-Parley-Settings"
 	SettingsParameter = "settings"
@@ -34,7 +34,7 @@ type SettingsName struct {
 	Name      string `json:"name"`
 }
 
-// SettingsChoice is the response to a person who must choose one of several settings.
+// SettingsChoice is the response to a person who must choose one of several UserSettings objects.
 type SettingsChoice struct {
 	Detail   string         `json:"detail"`
 	Settings []SettingsName `json:"settings"`
@@ -74,8 +74,8 @@ type SignInConflict struct {
 
 // SignInLink is the response to POST /api/signin/link.
 type SignInLink struct {
-	// Path is the path of a page that signs the user in, one time. Its code is after a #, because
-	// browsers do not send that part to a server.
+	// Path is the path of a page that signs the user in. The page works one time. The path ends with #
+	// and the sign-in code, because browsers do not send the part after # to a server.
 	Path      string    `json:"path"`
 	ExpiresAt time.Time `json:"expires_at"`
 }

@@ -17,7 +17,8 @@ var providers = map[v1alpha1.GitProvider]provider{
 	v1alpha1.EnterpriseSSO: {"the git provider", "pull request", "GIT_TOKEN", "the CI checks"},
 }
 
-// TokenVariable is the environment variable in which tools look for a provider's token.
+// TokenVariable returns the name of the environment variable from which tools read the token of
+// this provider.
 func TokenVariable(p v1alpha1.GitProvider) string { return providers[p].tokenVariable }
 
 // FirstMessage returns the first message to the agent: the prompt of the task or microagent, then

@@ -14,7 +14,7 @@ type Status struct {
 	IdleTimeoutSeconds int64 `json:"idleTimeoutSeconds"`
 }
 
-// WorkspaceState is the progress of the preparation of the workspace.
+// WorkspaceState says whether the workspace is prepared.
 type WorkspaceState string
 
 // The states of a workspace.
@@ -55,7 +55,7 @@ type ToolServer struct {
 	State ToolServerState `json:"state"`
 	// Error is the reason why the server is not connected, or its last error.
 	Error string `json:"error,omitempty"`
-	// Restarts is the number of restarts since the session started.
+	// Restarts is how often the server was restarted or reconnected in this session.
 	Restarts  int `json:"restarts"`
 	Tools     int `json:"tools"`
 	Prompts   int `json:"prompts"`

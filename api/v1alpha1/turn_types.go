@@ -1,6 +1,6 @@
 package v1alpha1
 
-// TurnState is the state of a turn after which a user has to act.
+// TurnState is the state of a turn that needs an action of the user.
 // +kubebuilder:validation:Enum=NeedsApproval;Failed
 type TurnState string
 

@@ -106,8 +106,8 @@ func TestAPolicyLimitsTheSecretsAndConfigMapsThatTheFacadeWrites(t *testing.T) {
 		if err := admin.Create(t.Context(), theirs); err != nil {
 			t.Fatal(err)
 		}
-		// The facade cannot make this Secret a key of a user: the API server refuses every change
-		// of a Secret's type.
+		// The facade cannot turn this Secret into a user's key, because the API server refuses every
+		// change of a Secret's type.
 		if err := facade.Update(t.Context(), secret("ada-theirs", v1alpha1.SecretTypeUserKey, ofAda)); !apierrors.IsInvalid(
 			err) {
 			t.Errorf("should be refused, got: %v", err)

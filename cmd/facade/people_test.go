@@ -101,8 +101,7 @@ func TestAPersonWithSeveralSettingsChoosesOne(t *testing.T) {
 				choose(o.namespace+"/"+other).wants(t, 403)
 			}
 			choose("red").wants(t, 403)
-			// For links, streams and sockets, browsers name the settings in the query, not in a
-			// header.
+			// For links, streams and sockets, browsers name the UserSettings in the query, not in a header.
 			for path, found := range map[string]int{"/api/settings?": 200, "/api/conversations/talk/events/stream?": 404,
 				"/socket.io/?EIO=4&transport=websocket&conversation_id=talk&": 404} {
 				for settings, want := range map[string]int{"": 409, o.namespace + "/red": found, o.namespace + "/bob": 403} {

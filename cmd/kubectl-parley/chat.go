@@ -30,8 +30,8 @@ type chat struct {
 	// same error, which must not be printed again. Each state event clears lastError.
 	lastError string
 	// unconfirmed counts sent messages that have no event yet. queued contains the event IDs of
-	// messages that wait for their turn. Both ignore messages that were sent before this command
-	// started.
+	// messages that the agent has not received yet. Both ignore messages that were sent before this
+	// command started.
 	unconfirmed int
 	queued      []int
 	// stopped is the printed reason why the session is stopped; empty while it runs.
@@ -65,8 +65,8 @@ type chat struct {
 	approvals []approval
 }
 
-// openCall is a tool call without a result. line is its line on the screen. whole is its whole
-// content.
+// openCall is a tool call without a result. line is the printed, short text of the call. whole is
+// the full text.
 type openCall struct {
 	line, whole string
 }

@@ -158,8 +158,7 @@ func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, e
 
 // follow calls take() one time for each event whose ID is greater than last. It reconnects when the
 // stream ends. It returns when take() returns true, or when the session has stopped and has no more
-// events. If p.asleep is set, it does not return for a stopped session, but waits until the session
-// starts.
+// events. But if p.asleep is set and returns true, follow waits until the stopped session starts.
 func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
 	take func(*session.Event) (done bool)) error {
 	emptyStreams := 0
@@ -220,8 +219,8 @@ func (p *facadeUser) state(ctx context.Context, conversation string) (stopReason
 	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue"), false
 }
 
-// awaitStart waits until a stopped session has started. It returns false if nothing will start the
-// session. In this case, p.asleep is nil or returns false.
+// awaitStart waits until a stopped session has started. It returns false if p.asleep is nil or
+// returns false, because nothing will then start the session.
 func (p *facadeUser) awaitStart(ctx context.Context, conversation string) bool {
 	if p.asleep == nil {
 		return false

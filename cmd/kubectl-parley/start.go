@@ -114,8 +114,8 @@ func (s *start) restart(ctx context.Context, c *cluster, conv *v1alpha1.Conversa
 			return err
 		}
 	}
-	// A session that a suspension stopped resumes when suspend becomes false. A session that ended
-	// for another reason needs a new restartAt, even if it was suspended after its end.
+	// If the session stopped because of spec.suspend, it resumes when suspend becomes false. If it
+	// ended for another reason, it needs a new restartAt, even if it was suspended after its end.
 	if conv.Status.State == v1alpha1.StateStopped && conv.Status.Reason != v1alpha1.ReasonSuspended {
 		at := conv.NextRestart(time.Now())
 		return changeSpec(ctx, c, conv, "restartAt", s.force,

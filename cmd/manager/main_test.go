@@ -297,7 +297,8 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 	}
 
 	stop()
-	// The lease is released, so that the next leader need not wait for its expiry.
+	// The manager must release the lease. Otherwise the next leader would wait until the lease
+	// expires.
 	await(t, func() error {
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil {
 			return err
@@ -324,8 +325,8 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 		leadElsewhere(t)
 		at, stop, done := start(t)
 		stop()
-		// When the health checks have stopped, the watches have stopped too. The webhook must still
-		// answer.
+		// Wait until the health endpoint is closed: the manager's watches have then stopped too. The
+		// webhook must still answer.
 		await(t, func() error {
 			if _, _, err := get("http://"+at.health+"/readyz", ""); err == nil {
 				return errors.New("the manager has not stopped yet")
@@ -343,8 +344,8 @@ func TestTheManagerRunsAndShutsDownFast(t *testing.T) {
 }
 
 // admits sends a new object to a webhook, and returns whether the webhook admits the object. The
-// timeout of the request is shorter than the manager's --shutdown-delay, after which the webhook
-// stops.
+// webhook stops when the manager's --shutdown-delay is over, so the timeout of the request is
+// shorter.
 func admits(address, resource, kind, spec string) (bool, error) {
 	body := fmt.Sprintf(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
 		"uid": "1", "operation": "CREATE", "namespace": "default", "userInfo": {"username": "somebody"},

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// ServiceName is the Service for the DNS names of the sessions of a namespace:
+// ServiceName is the name of the Service that gives each session in a namespace its DNS name:
 // <hostname of the pod>.sessions.
 const ServiceName = "sessions"
 
@@ -167,8 +167,9 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 		}
 		return
 	}
-	// When a session no longer waits for its settings or for a slot, its start begins, so StartTime
-	// becomes now. While a session is queued, StartTime is the time at which it was queued.
+	// The start of a session begins when the session no longer waits for its settings or for a slot.
+	// StartTime is then set to the current time. While a session is queued, StartTime is the time at
+	// which it was queued.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.Reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.Reason != v1alpha1.ReasonQueued
 	// A new attempt begins a new start if a user requested it, or if the session ran in the

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// sessionUser is the user and group ID of sessions. It is not root, and above the IDs of system
-	// users in images.
+	// sessionUser is both the user ID and the group ID of sessions. It is higher than the IDs of
+	// system users in images.
 	sessionUser int64 = 1000
 	// supervisorProgram is the first process of a session, and starts runtimeProgram. If a pod does
 	// not use Parley's image, both programs are in binVolume: an init container copies them there,
@@ -164,8 +164,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 			ReadOnly: true})
 		main.Command = []string{session.BinDir + supervisorProgram}
 	}
-	// The arguments name the variables that the operator sets. The supervisor does not use other
-	// variables, because the image may have set them.
+	// The arguments of the supervisor are the names of the environment variables that the operator
+	// sets. The supervisor does not use other variables, because the image may have set them.
 	for _, variable := range main.Env {
 		if variable.ValueFrom == nil {
 			main.Command = append(main.Command, variable.Name)

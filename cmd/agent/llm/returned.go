@@ -16,7 +16,8 @@ var (
 	messageFields = []string{"extra_content", "reasoning_details", "thinking_blocks"}
 )
 
-// Returned holds fields of a message or call that must be sent back to the model that wrote it.
+// Returned contains fields of a model's message or call. Later requests to the same model must send
+// these fields back.
 type Returned map[string]json.RawMessage
 
 // take adds the named fields of a streamed chunk. A list is appended to the list of earlier chunks;
@@ -83,7 +84,7 @@ const unsigned = `{"google":{"thought_signature":"skip_thought_signature_validat
 // extraOfCall returns the extra fields of a call in a request to this model. If own is set, the
 // same model made the call, and gets the call's Returned fields back. Gemini 3 requires a signature
 // in the first call of a message. If that call has no extra fields, extraOfCall adds the
-// placeholder.
+// placeholder from the constant unsigned.
 func (m *openAIModel) extraOfCall(call *Call, first, own bool) map[string]any {
 	extra := map[string]any{}
 	if own {

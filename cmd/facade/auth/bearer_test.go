@@ -62,8 +62,8 @@ func TestATokenIsReviewedEveryTenSeconds(t *testing.T) {
 	})
 }
 
-// Requests with invalid tokens cause a bounded number of reviews. They do not lock out clients with
-// a valid token.
+// Requests with invalid tokens cause a bounded number of TokenReviews. Such requests do not lock
+// out clients with a valid token.
 func TestInvalidTokensCauseFewReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{username: pipeline}
@@ -200,7 +200,7 @@ func TestACookieOfAPersonIsSmallEnoughForBrowsers(t *testing.T) {
 	}
 }
 
-// owners is a stub of a cluster with settings of one owner.
+// owners is a stub of a cluster. All its UserSettings belong to one owner.
 type owners struct {
 	cluster.API
 	all []v1alpha1.UserSettings

@@ -21,15 +21,16 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// UsersByKeyHash returns the settings whose session key has this hash, from the cache. Do not
-// modify them.
+// UsersByKeyHash returns the UserSettings whose session key has this hash, from the cache. The
+// caller must not modify them.
 func (c *Cluster) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error) {
 	var list v1alpha1.UserSettingsList
 	err := c.cache.List(ctx, &list, client.MatchingFields{indexKeyHash: hash}, client.UnsafeDisableDeepCopy)
 	return list.Items, err
 }
 
-// UsersByOwner returns the settings with this owner, from the cache. Do not modify them.
+// UsersByOwner returns the UserSettings with this owner, from the cache. The caller must not modify
+// them.
 func (c *Cluster) UsersByOwner(ctx context.Context, username string) ([]v1alpha1.UserSettings, error) {
 	var list v1alpha1.UserSettingsList
 	err := c.cache.List(ctx, &list, client.MatchingFields{indexOwner: username}, client.UnsafeDisableDeepCopy)
@@ -70,9 +71,9 @@ func (c *Cluster) Class(ctx context.Context, name string) (*v1alpha1.SessionClas
 // ApplyOptions are the options of ApplySettings.
 type ApplyOptions struct{ DryRun, Force bool }
 
-// ApplySettings applies a spec to settings that the caller has read, and returns the new spec. It
-// fails with a conflict if the settings changed after that read, because otherwise two clients
-// could remove each other's fields.
+// ApplySettings applies a spec to a UserSettings object, and returns the new spec. It fails with a
+// conflict if the object changed after the caller read it. Otherwise two clients could remove each
+// other's fields.
 func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any,
 	options ApplyOptions) (map[string]any, error) {
 	var apply []client.ApplyOption
@@ -99,8 +100,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	return result, err
 }
 
-// Annotate sets an annotation of settings. It fails with a conflict if the settings changed since
-// they were read.
+// Annotate sets an annotation of a UserSettings object. It fails with a conflict if the object
+// changed after the caller read it.
 func (c *Cluster) Annotate(ctx context.Context, over *v1alpha1.UserSettings, name, value string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": over.ResourceVersion, "uid": over.UID, "annotations": map[string]string{name: value},
@@ -210,7 +211,8 @@ func (c *Cluster) DeleteConversation(ctx context.Context, conversation *v1alpha1
 	return c.cached.Delete(ctx, conversation, options...)
 }
 
-// Agents lists the agents in the catalogue. Settings may name these agents.
+// Agents returns the names of the agents in the catalogue. A UserSettings object may name one of
+// these agents.
 func (c *Cluster) Agents(ctx context.Context) ([]string, error) {
 	catalogue, err := c.configMap(ctx, c.options.Agents)
 	return slices.Sorted(maps.Keys(catalogue)), err
@@ -249,7 +251,8 @@ func (c *Cluster) Models(ctx context.Context, agent string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// configMap reads a ConfigMap of the operator's namespace; empty if the ConfigMap does not exist.
+// configMap returns the data of a ConfigMap in the operator's namespace. The data is empty if the
+// ConfigMap does not exist.
 func (c *Cluster) configMap(ctx context.Context, name string) (map[string]string, error) {
 	configMap := &corev1.ConfigMap{}
 	err := c.live.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: name}, configMap)

@@ -23,8 +23,8 @@ const (
 	imageKey  = "image"
 )
 
-// incompleteTTL is the ttlAfterStopped of an incomplete conversation. The client that requested the
-// conversation got an error and will not delete it.
+// incompleteTTL is the ttlAfterStopped of a conversation until its Secrets and ConfigMaps are
+// written. If a write fails, the client gets an error and will not delete the conversation.
 const incompleteTTL = 10 * time.Minute
 
 // build returns the Conversation for a request, and the keys to which the Conversation refers.

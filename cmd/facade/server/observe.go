@@ -131,7 +131,8 @@ func methodOf(r *http.Request) string {
 	return "other"
 }
 
-// recorder records the status and length of the response, and notes about the request.
+// recorder records the status and the length of the response. It also contains the handler's facts
+// about the request.
 type recorder struct {
 	http.ResponseWriter
 	noted

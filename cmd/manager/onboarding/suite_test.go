@@ -61,7 +61,7 @@ func (f *fixture) configure(text string) {
 	f.must(env.Client.Create(f.Context(), configMap))
 }
 
-// signIn onboards a person, and returns their settings, sorted.
+// signIn onboards a person, and returns the person's UserSettings in sorted order.
 func (f *fixture) signIn(email string, groups ...string) (*Answer, []v1alpha1.UserSettings) {
 	f.Helper()
 	person, err := f.provider.Verify(f.Context(), f.issuer.Token(email, groups...))

@@ -142,7 +142,8 @@ func (d *Driver) Run(ctx context.Context) *session.Termination {
 	if d.Ended != nil {
 		return d.Ended
 	}
-	// A plain command runs only one time. done is set if an earlier attempt ran it to its end.
+	// A plain command runs only one time. done is set if the command has already finished in an
+	// earlier attempt.
 	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
 	for {
 		next, changed, broken := d.next()

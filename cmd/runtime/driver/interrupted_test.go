@@ -62,8 +62,8 @@ func TestAnAgentThatLostItsMemoryReceivesItsEarlierActions(t *testing.T) {
 	}
 }
 
-// The earlier attempt recorded the agent's new session, but it ended before the agent received the
-// first prompt of that session.
+// The earlier attempt recorded the agent's new session. The attempt ended before the agent received
+// the first prompt of that session.
 func TestAnAgentThatLostItsMemoryGetsTheHistoryInALaterAttempt(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})

@@ -49,8 +49,8 @@ type Host struct {
 	name     string // owner/name of the session's repository
 	header   http.Header
 	client   *http.Client
-	// public is set for a provider's public host, such as github.com. Any other host may have
-	// another API address, and a host with the provider GitHub may be a Gitea server.
+	// public is set for a provider's public host, such as github.com. Other hosts may have other API
+	// addresses. If the provider of another host is GitHub, the host may still be a Gitea server.
 	public bool
 }
 

@@ -32,9 +32,9 @@ var nameLike = regexp.MustCompile(`^[A-Za-z_-]{1,16}[0-9]{0,3}$`)
 
 type keys struct {
 	texts func(string) string
-	// names masks names that the agent must send back in a call, such as a tool's name. It masks
-	// only values that are clearly keys. For example, a server named postgres may have the password
-	// postgres, and its tools must keep their names.
+	// names is the mask for names that the agent must send back in a call, such as a tool's name. It
+	// hides only values that are clearly keys. For example, a server named postgres may have the
+	// password postgres, and its tools must keep their names.
 	names func(string) string
 	bytes func(string) string
 }

@@ -56,8 +56,8 @@ var notInNames = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 // longestName is the longest tool name that models accept.
 const longestName = 64
 
-// shortened replaces the end of a long name with a digest, so the same name always has the same
-// result. The digest includes the server's name, because tool c of server a_b and tool b_c of
+// shortened replaces the end of a long name with a digest, so that equal names are shortened
+// equally. The digest includes the server's name, because tool c of server a_b and tool b_c of
 // server a have the same full name.
 func (u *upstream) shortened(name string) string {
 	if len(name) <= longestName {
@@ -100,6 +100,6 @@ func release[T any](u *upstream, kind string, offered map[string]*T) {
 	})
 }
 
-// uriPrefix returns the prefix for the URIs of a server's resources. Two servers may use the same
-// URIs.
+// uriPrefix returns the prefix for the URIs of a server's resources. Without the prefix, resources
+// of two servers could have the same URI.
 func (u *upstream) uriPrefix() string { return "parley://" + u.name + "/" }

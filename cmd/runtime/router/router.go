@@ -35,7 +35,7 @@ const (
 	// lastRetry.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// clientTimeout is the time without requests after which a client's session is removed.
+	// clientTimeout is how long the session of a client is kept without requests.
 	clientTimeout = 24 * time.Hour
 )
 
@@ -81,8 +81,8 @@ type Router struct {
 	settled   chan struct{}
 
 	mu sync.Mutex
-	// claims holds the names that the router offers. names maps each item of a server to the name
-	// that the router offers for it.
+	// claims contains the names that the router offers. The map names contains the offered name of
+	// each item of a server.
 	claims map[claim]bool
 	names  map[original]string
 }

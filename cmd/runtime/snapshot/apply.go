@@ -229,7 +229,8 @@ func valid(at place, name string) bool {
 	return filepath.IsLocal(name) && path.Clean(name) == name && (at != inClone || top != git.GitDirName)
 }
 
-// writeFile writes a file. root prevents writing through a link that leads out of the root.
+// writeFile writes a file. The type os.Root prevents writes through a link that leads out of the
+// root directory.
 func (a *applier) writeFile(root *os.Root, at place, name string, header *tar.Header, from io.Reader) error {
 	if !valid(at, name) {
 		return errMalformed

@@ -46,8 +46,8 @@ func (c *child) pass(received syscall.Signal) {
 }
 
 // end sends a signal that asks the session to end. If the session does not exit in time, the
-// supervisor kills it, even if it answers probes again. The supervisor cannot leave this to the
-// kubelet, because the kubelet does not notice a signal that was sent from within the pod.
+// supervisor kills it, even if it answers probes again. If the signal came from within the pod, the
+// kubelet would not kill the session.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {
@@ -80,8 +80,8 @@ func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string 
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
 	case killedByOthers:
-		// Return no reason: the kernel or another process killed the session, and the supervisor
-		// does not know why. The missed probes (c.silent) may be an effect of missing memory.
+		// Return no reason: the kernel or another process killed the session, and the supervisor does not
+		// know why. Missed probes (c.silent) are no proof, because missing memory can cause them.
 	case c.silent:
 		return endedAsSilent
 	}

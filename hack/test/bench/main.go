@@ -3,8 +3,8 @@
 // facade's overhead.
 //
 // The control plane, the manager and the facade are real processes. They use the roles, the webhook
-// and the admission policy of config/. A fake kubelet reports each pod as running at once. Only the
-// part "session" runs real sessions, as processes.
+// and the admission policy of config/. A fake kubelet immediately reports each pod as running. Only
+// the part "session" runs real sessions, as processes.
 package main
 
 import (

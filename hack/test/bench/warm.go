@@ -49,8 +49,8 @@ func measureCold(ctx context.Context, o options, r *report) error {
 	}, conversations, sandboxes, coldClaims)
 }
 
-// pool describes a warm pool and the objects that take pods from it. Its functions get the bed in
-// which the pool is measured.
+// pool describes a warm pool and the objects that take pods from it. The functions of a pool get
+// the test bed as an argument.
 type pool struct {
 	name    string
 	plan    plan
@@ -70,9 +70,9 @@ func pools() []pool {
 	}
 }
 
-// warmResult is the result of one pool in one round. serial and crowd contain the time that each
-// object took to become RUNNING or ready. For serial, objects start one at a time; for crowd,
-// several at a time.
+// warmResult is the result of one pool in one round. serial and crowd contain how long each
+// Conversation took to become RUNNING, or each claim of agent-sandbox to become ready. For serial,
+// these objects start one at a time; for crowd, several at a time.
 type warmResult struct {
 	serial, crowd []time.Duration
 	// filled is the time until the pool was full. cold is the number of objects that got no warm

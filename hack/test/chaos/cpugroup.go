@@ -12,7 +12,7 @@ import (
 
 // cpuGroup is the directory of a control group, which sets the share of the CPU time for its
 // processes and their children. A scheduling policy is not enough: the commands of agents start new
-// process sessions, and the kernel gives each of them a full share of the CPU.
+// process sessions (setsid), and the kernel gives each process session a full share of the CPU.
 type cpuGroup string
 
 // newIdleGroup creates a group that gets only CPU time that no other process needs.
@@ -26,9 +26,9 @@ func newFirstGroup(pid int) (cpuGroup, error) {
 	return newCPUGroup(pid, map[string]int{"cpu.shares": 1 << 18, "cpu.weight": 10_000})
 }
 
-// newCPUGroup creates a group for a process. A setting is the name of a file and its content; the
-// two versions of control groups know different files. newCPUGroup returns "" on a machine without
-// control groups for the CPU.
+// newCPUGroup creates a group for a process. The map settings contains the value for each file of
+// the group. The two versions of control groups have different files. newCPUGroup returns "" on a
+// machine without control groups for the CPU.
 func newCPUGroup(pid int, settings map[string]int) (cpuGroup, error) {
 	for _, root := range []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup"} {
 		dir := filepath.Join(root, fmt.Sprintf("parley-chaos-%d", pid))

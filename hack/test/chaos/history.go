@@ -55,8 +55,8 @@ type version struct {
 // history collects facts from the versions of all objects.
 type history struct {
 	report *report
-	// podsOf maps each attempt to its pods. madeOf maps each first message to its Conversations.
-	// attempt maps each Conversation to its last attempt.
+	// podsOf maps each attempt to its pods. madeOf maps each first message to its Conversations. The
+	// map attempt contains the number of the last attempt of each Conversation.
 	podsOf   map[string]map[types.UID]bool
 	madeOf   map[string]map[types.UID]bool
 	attempt  map[types.UID]int

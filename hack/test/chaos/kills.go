@@ -32,9 +32,9 @@ const (
 	archiveVictim = "archive"
 )
 
-// killAtRandom kills one process after the other. Each killed process is restarted at once. In the
-// last third of the kills, both managers lead. If the run has warm pods, every second kill waits
-// until a session claims a warm pod.
+// killAtRandom kills one process after the other. Each killed process is restarted immediately. In
+// the last third of the kills, both managers lead. If the run has warm pods, every second kill
+// waits until a session claims a warm pod.
 func (i *installation) killAtRandom(ctx context.Context, o options, r *report, claimed *claims,
 	say func(format string, args ...any)) error {
 	random := rand.New(rand.NewPCG(o.seed, 0))

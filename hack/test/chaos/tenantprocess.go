@@ -45,9 +45,9 @@ type tenantResult struct {
 	ModelRequests int
 }
 
-// runTenant is the tenant's process. It prints a line when it is ready. It begins and ends its
-// attacks when it reads a command, and prints a line when the attacks have ended. It prints its
-// result when its input ends.
+// runTenant is the tenant's process. It prints a line when it is ready. The command attackCommand
+// in its input begins the attacks. The command restCommand ends them, and the process then prints a
+// line. When its input ends, the process prints its result.
 func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer) error {
 	var o tenantOptions
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
@@ -204,7 +204,7 @@ func (t *tenantProcess) rest() error {
 	return err
 }
 
-// end stops the process and returns its result. The attacks must have ended before.
+// end stops the process and returns its result. The caller must first end the attacks.
 func (t *tenantProcess) end() (*tenantResult, error) {
 	if err := t.input.Close(); err != nil {
 		return nil, err

@@ -288,7 +288,7 @@ type person struct {
 	namespace, key string
 }
 
-// newPerson creates a user's settings, and waits for the session key.
+// newPerson creates the UserSettings of a user, and waits for the session key.
 func (i *installation) newPerson(namespace string) *person {
 	i.t.Helper()
 	create(i.t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})
@@ -303,8 +303,8 @@ func (i *installation) newPerson(namespace string) *person {
 	return p
 }
 
-// call repeats a request until the facade responds with this status. A facade does not know a new
-// user at once.
+// call repeats a request until the facade responds with this status. A facade needs some time until
+// it knows a new user.
 func (p *person) call(code int, method, path, body string) map[string]any {
 	p.t.Helper()
 	var answer map[string]any

@@ -43,9 +43,9 @@ func TestRenamedParleyWorksAndItsFacadeStaysRestricted(t *testing.T) {
 	// The policy must let only the renamed manager write statuses. newPerson has shown that the
 	// renamed manager can write them.
 	expectStatusRefused(t, ada.namespace)
-	// The facade stores the API key in a managed Secret, to which the settings refer. The webhook
-	// accepts this reference only from Parley, or from a user who may read the Secret. The facade
-	// may not read Secrets, so the webhook must recognize the facade by its new name.
+	// The facade stores the API key in a managed Secret. The UserSettings refer to this Secret. The
+	// webhook accepts this reference only from Parley, or from a user who may read the Secret. The
+	// facade may not read Secrets, so the webhook must recognize the facade by its new name.
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
 		`"agent": "CodeActAgent"}`)
 	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)

@@ -18,7 +18,8 @@ import (
 )
 
 // trustingClient returns a client that trusts only the manager's authority. The server's
-// certificate must be valid for this name, or for the URL's host if the name is empty.
+// certificate must be valid for the given name. If the name is empty, it must be valid for the
+// URL's host.
 func trustingClient(t *testing.T, name string) *http.Client {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates))

@@ -9,7 +9,7 @@ import (
 // Ref returns a reference to the key "key" of a Secret.
 func Ref(name string) *v1alpha1.SecretKeyRef { return &v1alpha1.SecretKeyRef{Name: name, Key: "key"} }
 
-// EverySecret returns settings that set every field that can refer to a Secret.
+// EverySecret returns a UserSettingsSpec with values in all fields that can refer to a Secret.
 func EverySecret() v1alpha1.UserSettingsSpec {
 	return v1alpha1.UserSettingsSpec{
 		LLMAPIKeyRef: Ref("llm"), SearchAPIKeyRef: Ref("search"), SandboxAPIKeyRef: Ref("sandbox"),
