@@ -59,7 +59,8 @@ type conversationReconciler struct {
 
 	warm      *warmSet
 	warmPause warmPause
-	// The pool calls sends requests to sessions. The context lifetime ends when the manager stops.
+	// calls is the pool that sends requests to sessions. lifetime is a context that ends when the
+	// manager stops.
 	calls    *calls.Pool
 	lifetime context.Context
 }
@@ -176,9 +177,9 @@ func readsSettings(o client.Object) bool {
 	return mayLackInputs(o) || lifecycle.FailedWithoutModel(o.(*v1alpha1.Conversation).Status)
 }
 
-// conversationsOfSecret returns requests for the Conversation that owns a Secret, and for the
-// Conversations that may wait for the Secret. A Conversation, its settings or its inherited
-// settings may refer to the Secret.
+// conversationsOfSecret returns requests for the Conversation that owns a Secret, and for all
+// Conversations that may wait for the Secret. The reference to the Secret is in such a
+// Conversation, in its settings or in its inherited settings.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {
 		return r.notStarted(ctx)
@@ -264,8 +265,9 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return r.requeue(o, start, verdict, blocker, append(expireIn, writeIn)...), nil
 }
 
-// notePods updates the manager's memory from the observed pods: which sessions hold a slot or lack
-// room, which Bind requests are settled, and which created pods the cache shows.
+// notePods updates the manager's memory from the observed pods of a Conversation: whether the
+// session holds a slot or lacks room on the nodes, whether its Bind request is settled, and whether
+// the cache contains its new pod.
 func (r *conversationReconciler) notePods(o gathered) {
 	if lifecycle.HoldsSlot(o.Pod) || lifecycle.HoldsSlot(o.OldPod) {
 		r.queue.Hold(queueSession(o.Conversation))

@@ -51,8 +51,8 @@ type userSettingsReconciler struct {
 	// resolved holds the result of each checkedReference. Without it, the manager would read all
 	// Secrets of a user after each change of one Secret.
 	resolved *lru.Cache
-	// foreign maps the UID of a Secret to the version in which the Secret was found to be foreign:
-	// it has a label of managed Secrets, but the wrong type or another owner.
+	// foreign maps the UID of a foreign Secret to its resourceVersion. A foreign Secret has a label of
+	// managed Secrets, but the wrong type or another owner.
 	foreign *lru.Cache
 }
 
@@ -101,8 +101,8 @@ func (r *userSettingsReconciler) heirs(ctx context.Context, o client.Object) []r
 	return heirs(ctx, r.client, client.ObjectKeyFromObject(o))
 }
 
-// settingsOfSecret returns requests for all UserSettings that refer to a Secret. If the Secret is
-// managed for UserSettings, it also returns a request for them.
+// settingsOfSecret returns requests for all UserSettings objects that refer to a Secret. If the
+// Secret is managed for a UserSettings object, the result includes a request for that object.
 func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	requests := requestsForSecret(ctx, r.client, &v1alpha1.UserSettingsList{}, secret)
 	if name := managedFor(secret); name != "" {
@@ -144,9 +144,9 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	err = r.writeStatus(ctx, settings, lifecycle.NewSettingsStatus(settings, key, blockers))
 	if apierrors.IsConflict(err) {
-		// The cached settings are stale. The event of their newer version may not cause a
-		// reconcile, because the predicate drops events that leave the generation unchanged.
-		// Therefore, retry after a delay.
+		// The cached UserSettings object is stale. The watch event of the newer object possibly causes no
+		// reconcile, because the predicate drops events that leave the generation unchanged. Therefore,
+		// retry after a delay.
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
 	return reconcile.Result{RequeueAfter: pruneIn}, err

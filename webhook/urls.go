@@ -14,7 +14,8 @@ type urlRule struct {
 	// secretHint is the end of the error message for a URL that contains a user name, a password or
 	// a key. It says where the secret belongs.
 	secretHint string
-	// signed allows keys in the query: the key of a signed URL gives access to that URL only.
+	// If signed is true, the query of the URL may contain a key, as in signed URLs. Such a key gives
+	// access to one URL only.
 	signed bool
 }
 
@@ -41,8 +42,8 @@ var (
 	}
 )
 
-// problem returns the problem of a URL; empty means that it is valid. It never repeats the URL or
-// the parser's error, which contains the URL.
+// problem describes why a URL is invalid; empty means that the URL is valid. The description never
+// contains the URL or the parser's error, which contains the URL.
 func (r urlRule) problem(value string) string {
 	u, err := url.Parse(value)
 	switch {

@@ -58,8 +58,8 @@ const (
 )
 
 // Keys of the session Secret. Only the value of DocumentFile is mounted as a file, in Dir. The
-// session's first process gets the other values as environment variables, because the agent runs as
-// the same Unix user and could read files. SecretVariable returns the name of a key's variable.
+// agent runs as the same Unix user as the session and could read files. The session's first process
+// therefore gets the other values as environment variables, which SecretVariable names.
 const (
 	DocumentFile      = "session.json"
 	KeyFile           = "session-key"
@@ -77,14 +77,14 @@ const (
 const (
 	// SecretVariables is the prefix of variables with secrets.
 	SecretVariables = "PARLEY_SECRET_"
-	// MaxSecret is the longest secret of a session, in bytes. The kernel limits a variable,
-	// including its name, to 128 KiB.
+	// MaxSecret is the longest secret of a session, in bytes. The kernel limits an environment
+	// variable, including its name, to 128 KiB.
 	MaxSecret = 100 << 10
 	// PlaceholderKey is the agent's key for the model. The session replaces it with the real key.
 	PlaceholderKey = "sk-parley-placeholder"
 )
 
-// SecretVariable returns the variable for a key of the session Secret.
+// SecretVariable returns the name of the environment variable for a key of the session Secret.
 func SecretVariable(key string) string {
 	return SecretVariables + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(key))
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // Only the API server's English text distinguishes a policy's refusal from a missing permission. If
-// a new version changes that text, this test fails.
+// a new Kubernetes version changes that text, this test fails.
 func TestMissingPermissionsAreNotReportedAsPolicyRefusals(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)

@@ -83,7 +83,8 @@ func (o *open) show(ctx context.Context, c *cluster, user *facadeUser, name stri
 	return o.browse(c, address)
 }
 
-// showPage opens the page without a sign-in link, because links need a session key.
+// showPage opens the page without a sign-in link. Only a user with a session key can create such a
+// link, and this user has a token instead.
 func (o *open) showPage(c *cluster, user *facadeUser, name string) error {
 	address := user.url + "/"
 	if name != "" {

@@ -26,13 +26,13 @@ var imageAuthorities = []string{
 }
 
 // The function trust makes this process and its children trust the authorities in bundle, in
-// addition to the authorities of the container image. It sets environment variables that name files
-// with authorities. Most programs use such a file instead of their own list, so the file contains
+// addition to the authorities of the container image. It sets environment variables to the paths of
+// two files. Most programs use such a file instead of their own list, so the first file contains
 // the authorities of the image and of bundle. Node uses the file in NODE_EXTRA_CA_CERTS in addition
-// to its own list, so this file contains only bundle.
+// to its own list, so the second file contains only bundle.
 //
-// If the image sets SSL_CERT_FILE, the named file replaces imageAuthorities for the children, but
-// not for this process.
+// If the image sets SSL_CERT_FILE, the children trust the authorities in that file instead of
+// imageAuthorities. This process still trusts imageAuthorities.
 func trust(bundle, home string, image []string) error {
 	if bundle == "" {
 		return nil

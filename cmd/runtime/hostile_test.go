@@ -29,12 +29,13 @@ import (
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
-// reportVariable makes the test binary a hostile agent, which searches for secrets in every way it
-// can. The variable names the file for its findings.
+// If the environment variable reportVariable is set, the test binary acts as a hostile agent, which
+// searches for secrets in every way it can. The value is the path of the file for the agent's
+// findings.
 const reportVariable = "HOSTILE_REPORT"
 
-// aCanary matches the session's secrets, and the key of a warm pod in base64. The hostile agent
-// knows only this pattern.
+// aCanary matches the session's secrets, and the base64 form of a warm pod's key. The hostile agent
+// knows this pattern, but not the secrets.
 var aCanary = regexp.MustCompile(`canary-[a-z]+-[0-9A-Z]{20}|Y2FuYXJ5LWJpbmQt[0-9A-Za-z+/]{27}=`)
 
 type findings struct {

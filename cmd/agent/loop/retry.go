@@ -23,8 +23,8 @@ const (
 // Clock tells the time and waits between retries. Tests replace it.
 type Clock interface {
 	Now() time.Time
-	// Wait waits for the duration d. If the context ends earlier, it returns the context's error at
-	// once.
+	// Wait waits for the duration d. If the context ends earlier, it immediately returns the context's
+	// error.
 	Wait(ctx context.Context, d time.Duration) error
 }
 

@@ -216,7 +216,7 @@ func (s *Session) Prompt(ctx context.Context, params acp.PromptParams) func() (a
 	}
 }
 
-// record writes a record, and then sends its updates to the client.
+// record writes the record r with these updates, and then sends the updates to the client.
 func (s *Session) record(r turnlog.Record, updates ...acp.Update) error {
 	for i, update := range updates {
 		if update.Meta == nil {

@@ -154,8 +154,8 @@ func (s *Store) Chunk(ctx context.Context, uid, id string, index int) (io.ReadCl
 
 // CommitSnapshot makes a new snapshot the current snapshot. The chunks of the new snapshot must be
 // complete. The parameter replaces must be the ID of the snapshot that was current before.
-// Afterwards, CommitSnapshot removes the chunks of all other snapshots, except those of later
-// attempts. A retry has no effect.
+// Afterwards, CommitSnapshot removes the chunks of all other snapshots, except snapshots of later
+// attempts. A second call for the same snapshot changes nothing.
 func (s *Store) CommitSnapshot(ctx context.Context, uid string, attempt int, replaces string, manifest []byte) error {
 	var next session.Snapshot
 	if len(manifest) > maxManifest || json.Unmarshal(manifest, &next) != nil {

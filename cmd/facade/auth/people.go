@@ -16,13 +16,14 @@ import (
 var NoSettings = answer.Refuse(http.StatusForbidden, "You are signed in, but there are no settings for you in Parley. "+
 	"Ask your administrator for access")
 
-// notUsable refuses the chosen settings. It does not reveal whether they exist.
+// notUsable refuses the choice of a UserSettings object that the person may not use. It does not
+// reveal whether the object exists.
 var notUsable = answer.Refuse(http.StatusForbidden, "You may not use these settings: they do not exist, they belong "+
 	"to another person, or you are not in their group")
 
-// Usable returns the settings that a person may use, sorted by namespace and name. The person must
-// own the settings and, if the settings have a group, be in this group. If the cookie was revoked,
-// Usable returns Unauthorized.
+// Usable returns the UserSettings objects that a person may use, sorted by namespace and name. The
+// person must own the object and, if the object has a group, be in this group. If the cookie was
+// revoked, Usable returns Unauthorized.
 func Usable(ctx context.Context, objects cluster.API, credential Credential) ([]v1alpha1.UserSettings, error) {
 	owned, err := Owned(ctx, objects, credential.Username)
 	if err != nil {
@@ -41,7 +42,8 @@ func Usable(ctx context.Context, objects cluster.API, credential Credential) ([]
 	return usable, nil
 }
 
-// Owned returns the settings of an owner, sorted by namespace and name. Do not modify them.
+// Owned returns the UserSettings objects of an owner, sorted by namespace and name. Do not modify
+// the objects.
 func Owned(ctx context.Context, objects cluster.API, username string) ([]v1alpha1.UserSettings, error) {
 	owned, err := fromCache(ctx, username, objects.UsersByOwner)
 	slices.SortFunc(owned, func(a, b v1alpha1.UserSettings) int {
@@ -91,8 +93,8 @@ const (
 	maxGroupBytes = 2 << 10
 )
 
-// GroupsOf returns those groups of a person that the person's settings require. It omits all other
-// groups, because the size of a cookie is limited.
+// GroupsOf returns the groups of a person that the person's UserSettings objects require. It omits
+// all other groups, because the size of a cookie is limited.
 func GroupsOf(owned []v1alpha1.UserSettings, groups []string) (relevant []string) {
 	size := 0
 	for i := range owned {

@@ -53,9 +53,10 @@ func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey st
 	return newID(), false
 }
 
-// checkSettings checks that the user's settings are complete for a conversation with this model;
-// nil means the model of the settings. The cache may lack the client's latest write, so an error is
-// confirmed with the API server.
+// checkSettings checks that the user's settings are complete for a conversation with this model. If
+// model is nil, the conversation uses the model in the settings. If the cached settings seem
+// incomplete, it reads them from the API server, because the cache may lack the client's latest
+// write.
 func (s *Service) checkSettings(ctx context.Context, u *auth.User, model *string) error {
 	if u.Settings.Spec.InheritFrom == nil && settings.CheckComplete(u.Settings, model) == nil {
 		return nil
@@ -96,10 +97,10 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
 	if err := s.complete(ctx, created, r, keys); err != nil {
-		// Delete the conversation if a part of it was rejected. Also delete it if the client chose
-		// no ID, because its session may run although the client got an error. Otherwise keep it: a
-		// retry with the same ID completes it. abandonUnknown returns false if too many deletions
-		// are running. This function then deletes the conversation itself.
+		// Delete the conversation if a part of it was rejected. Also delete it if the client chose no ID,
+		// because its session may run although the client got an error. Otherwise keep it: a retry with
+		// the same ID completes it. abandonUnknown deletes in the background, or returns false if too
+		// many such deletions are running.
 		rejected := answer.CodeOf(err) < http.StatusInternalServerError
 		if rejected || !chosen && !s.abandonUnknown(ctx, created) {
 			_ = s.abandon(ctx, created)
@@ -159,8 +160,8 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 	return nil
 }
 
-// configMaps returns ConfigMaps for the replay and the images of a request, which are too large for
-// the Conversation.
+// configMaps returns ConfigMaps for the replay and the images of a request. Replays and images are
+// too large for the Conversation.
 func configMaps(c *v1alpha1.Conversation, r *rest.ConversationRequest, now time.Time) (list []*corev1.ConfigMap) {
 	if ref := c.Spec.ReplayJSONRef; ref != nil && r.ReplayJSON != nil {
 		replay := managed.ConfigMap(ref.Name, c, now)

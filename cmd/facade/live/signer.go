@@ -20,8 +20,8 @@ import (
 // misuse the tokens that it receives.
 const tokenLifetime = time.Minute
 
-// errNoKey reports that the signing key does not exist yet. The manager creates it at its first
-// start.
+// errNoKey reports that the signing key does not exist yet. At its first start, the manager creates
+// the key.
 var errNoKey = errors.New("no signing key yet")
 
 // Signer signs the facade's tokens for sessions.

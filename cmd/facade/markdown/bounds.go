@@ -49,7 +49,7 @@ func newParser() parser.Parser {
 }
 
 // metered is an inline parser with a limit on the bytes that it scans per text. Above the limit, it
-// treats marks as plain text.
+// treats characters such as * and [ as plain text.
 type metered struct{ parser.InlineParser }
 
 // scansLeft is the number of bytes that the parser may still scan.

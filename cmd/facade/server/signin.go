@@ -26,12 +26,12 @@ var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requ
 const (
 	// maxSignIn limits the body of an unauthenticated request.
 	maxSignIn = 8 << 10
-	// maxRecords is the number of records that one sign-out writes at the same time.
+	// maxRecords limits the UserSettings objects to which one sign-out writes at the same time.
 	maxRecords = 8
 )
 
-// identify authenticates a request. A person with an ID token who has no settings yet gets them
-// from the manager.
+// identify authenticates a request. If a person with an ID token has no UserSettings object yet,
+// identify lets the manager create one.
 func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User, auth.Credential, error) {
 	credential, err := s.credential(r, key, changes)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	return s.session(r, u)
 }
 
-// signInUser authenticates the key or the code of a link.
+// signInUser authenticates a sign-in request by its session key, or by the code of a sign-in link.
 func (s *server) signInUser(r *http.Request, given rest.SignIn) (*auth.User, auth.Credential, error) {
 	if given.Code == "" {
 		return s.identify(r, given.Key, true)
@@ -181,8 +181,9 @@ func (s *server) signInUser(r *http.Request, given rest.SignIn) (*auth.User, aut
 	return u, credential, err
 }
 
-// end revokes a cookie, or the code of a link, before it expires. The user's settings record the
-// revocation for all facades. The error is Unauthorized if the cookie or code is already revoked.
+// end revokes a cookie, or the code of a sign-in link. It records the revocation in the user's
+// UserSettings object, which all facades read. The error is Unauthorized if the cookie or code is
+// already revoked.
 func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -240,8 +241,8 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	return signedOut, nil
 }
 
-// revoke records the revocation of a cookie in all settings that recordsOf returns. If one write
-// fails, it still tries the other writes, and returns the first error.
+// revoke records the revocation of a cookie in the UserSettings objects of all users that recordsOf
+// returns. If one write fails, it still tries the other writes, and returns the first error.
 func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 	users, err := s.recordsOf(r.Context(), credential)
 	if err != nil || len(users) == 0 {
@@ -263,9 +264,9 @@ func (s *server) revoke(r *http.Request, credential auth.Credential) error {
 	return records.Wait()
 }
 
-// recordsOf returns the users whose settings must record the revocation of a cookie. All settings
-// of a person record the revocation of the person's cookie, because some of these settings may
-// later be deleted or get another owner.
+// recordsOf returns the users in whose UserSettings objects the revocation of a cookie must be
+// recorded. For a person's cookie, these are all UserSettings objects of the person, because any of
+// them may later be deleted or get another owner.
 func (s *server) recordsOf(ctx context.Context, credential auth.Credential) (users []*auth.User, err error) {
 	if credential.Username == "" {
 		u, err := auth.Authenticate(ctx, s.cluster, credential)

@@ -304,8 +304,8 @@ func (s *Client) receive(ctx context.Context, c Conversation) (frame []byte, don
 	return nil, nil, err
 }
 
-// take handles a frame. All frames except expected pongs count towards the client's rate limit. A
-// client above its rate limit gets an error for an event, and is disconnected for any other frame.
+// take handles a frame. All frames except expected pongs count towards the client's rate limit.
+// Above the limit, an event is answered with an error, and any other frame ends the connection.
 func (s *Client) take(ctx context.Context, c Conversation, frame []byte, done func()) error {
 	passed := false
 	defer func() {

@@ -34,8 +34,8 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	if err := hold.Take(announced); err != nil {
 		return nil, nil, err
 	}
-	// The read below makes the server send "100 Continue", and the client then sends its body.
-	// Delete the header Expect, which tells TurnAway that the client has sent no body to discard.
+	// The read below makes the server send "100 Continue", and the client then sends its body. Delete
+	// the header Expect, because TurnAway discards no body while this header is set.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }

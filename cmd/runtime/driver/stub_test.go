@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// If the variable stubVariable is set, the test binary acts as a stub agent. Each line of a message
-// is an order to the stub.
+// If the environment variable stubVariable is set, the test binary acts as a stub agent. Each line
+// of a message is an order to the stub.
 const stubVariable = "STUB_AGENT"
 
 func TestMain(m *testing.M) {
@@ -101,9 +101,8 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 			"deaf":   `{}`,
 			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
-			// The stub "exactload" acts like Parley's agent. The stub "exact" acts like Parley's
-			// agent after the loss of its sessions: it announces loadSession, but the method
-			// session/load fails.
+			// With "exactload", the stub acts like Parley's agent. With "exact", it acts like Parley's agent
+			// after the loss of its sessions: it announces loadSession, but the method session/load fails.
 			"exactload": `{"loadSession":true,"mcpCapabilities":{"http":true},"_meta":{"parley.dev/exactReplay":true}}`,
 			"steers": `{"loadSession":true,"mcpCapabilities":{"http":true},"promptCapabilities":{"image":true},` +
 				`"_meta":{"parley.dev/exactReplay":true,"parley.dev/steers":true}}`,

@@ -207,8 +207,8 @@ func TestTheNextComparisonWaitsUntilACancelledComparisonEnds(t *testing.T) {
 	defer writer.Close()
 	giveUp()
 	<-first
-	// The first comparison still reads the open pipe. Move the pipe away, so that the second
-	// comparison cannot open it and waits only for the first comparison.
+	// The first comparison still reads the pipe. Move the pipe away: otherwise, the second comparison
+	// would wait for the pipe, and not for the first comparison.
 	if err := os.Rename(pipe, filepath.Join(t.TempDir(), "pipe")); err != nil {
 		t.Fatal(err)
 	}

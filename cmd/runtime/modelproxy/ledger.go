@@ -22,13 +22,12 @@ const (
 	// firstPause and lastPause are the shortest and the longest pause after a failed report.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 30 * time.Second
-	// A grant that is older than dayTimeout is renewed, because a new day may have begun on the
-	// archive's clock. Limits apply to days.
+	// A grant is valid for one day of the archive's clock, because limits apply to days. A grant that
+	// is older than dayTimeout is renewed, because the next day may have begun.
 	dayTimeout = time.Minute
-	// A session asks for wantedNeeds times the reservation that it needs, so that most calls need
-	// no request to the archive. The reservation of a killed session counts as spent. To limit this
-	// loss, a session asks for at most 1/wantedPart of the lowest spending limit, unless it needs
-	// more.
+	// A session asks for more than it needs, by the factor wantedNeeds, so that most calls need no
+	// request to the archive. The reservation of a killed session counts as spent. To limit this loss,
+	// a session asks for at most 1/wantedPart of the lowest spending limit, unless it needs more.
 	wantedNeeds, wantedPart = 8, 50
 	// idleTime is how long a session without calls keeps its reservation.
 	idleTime = 30 * time.Second
@@ -185,8 +184,8 @@ func (a *account) take(e *entry, highest session.Dollars) bool {
 	return true
 }
 
-// renew schedules a report if there is no grant yet or if the last grant is old. The archive's day
-// may have changed since then, and the answer to the report contains the current day.
+// renew schedules a report if there is no grant yet, or if the last grant is older than dayTimeout.
+// The answer to the report contains the archive's current day.
 func (a *account) renew() {
 	if a.ledger != nil && (a.day == "" || time.Since(a.grantedAt) > dayTimeout) {
 		a.schedule(0)
@@ -254,8 +253,9 @@ func (a *account) end(e *entry) {
 }
 
 // costOf returns the cost of a finished call. With a spending limit, an unknown cost counts as the
-// highest possible cost, because the provider may charge that much. If a response broke off, the
-// reported output may be too low, so it is estimated from the size of the response.
+// highest possible cost, because the provider may charge that much. If a response broke off, its
+// reported number of output tokens may be too low. costOf then estimates this number from the size
+// of the response.
 func (a *account) costOf(e *entry) *big.Rat {
 	cost := cmp.Or(e.countedCost, new(big.Rat))
 	highest := big.NewRat(int64(e.highest), int64(session.Dollar))

@@ -236,8 +236,9 @@ func (p *Proxy) Counted() json.RawMessage {
 	return text
 }
 
-// Restore replaces the usage with the usage from the journal if the usage file contains less. The
-// file is lost with the workspace, but the journal is restored from the archive.
+// Restore replaces the usage from the usage file with the usage from the journal if the journal
+// contains a higher usage. The file is lost with the workspace, but the journal is restored from
+// the archive.
 func (p *Proxy) Restore(counted json.RawMessage) error { return p.spend.restore(counted) }
 
 // ServeHTTP forwards and meters a call.

@@ -14,9 +14,10 @@ import (
 // ConfineCommand is the subcommand of Confiner that runs a confined program.
 const ConfineCommand = "confine"
 
-// Confiner is the name of the program that Confine starts from the directory of the running
-// program. The default is the supervisor, because it is smaller than the runtime and starts much
-// faster. Tests set Confiner to the name of the test program.
+// Confiner is the name of the program that confines itself and then executes another program.
+// Confine looks for it in the directory of the running program. The default is the supervisor,
+// which is smaller than the runtime and starts much faster. Tests set Confiner to the name of the
+// test program.
 var Confiner = "supervisor"
 
 // landlockRefer is the first Landlock version that supports moving files between directories.
@@ -27,8 +28,9 @@ const (
 )
 
 // Confine confines a child and its descendants. They cannot inspect or signal other processes of
-// the same user, such as a tool server with keys. Confiner runs in the child, restricts itself and
-// then executes the program. If the kernel has no Landlock, the child runs unconfined.
+// the same user, such as a tool server with keys. The child first runs Confiner, which restricts
+// itself and then executes the program of cmd. If the kernel has no Landlock, the child runs
+// unconfined.
 func Confine(cmd *exec.Cmd) {
 	self, err := os.Executable()
 	if err != nil || cmd.Err != nil {
@@ -63,8 +65,8 @@ func landlock() int {
 	return int(version)
 }
 
-// restrict puts this process into a Landlock domain with as few restrictions as possible. A process
-// in a domain can inspect only processes of the same domain.
+// restrict puts this process into a Landlock domain. The process can then inspect only processes of
+// the same domain. As little else as possible is restricted.
 func restrict(version int) error {
 	attributes := unix.LandlockRulesetAttr{}
 	size := unsafe.Sizeof(attributes)

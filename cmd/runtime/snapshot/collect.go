@@ -120,9 +120,9 @@ func (c *content) collect(ctx context.Context, from Source) error {
 	return c.checkSize()
 }
 
-// openRoots opens the directories of a workspace. If the agent removed the clone or the home
-// directory, or replaced it with a link out of the workspace, the result lacks it. Such a link is
-// not followed, because the runtime can read files that the agent cannot read.
+// openRoots opens the workspace, and in it the clone and the home directory. The result lacks a
+// directory that the agent removed or replaced with a link out of the workspace. Such a link is not
+// followed, because the runtime can read files that the agent cannot read.
 func openRoots(of Source) (map[place]*os.Root, error) {
 	whole, err := os.OpenRoot(of.Workspace)
 	if err != nil {

@@ -97,9 +97,9 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 			i.verifyingKeyDir(): {session.SigningPublicKey, session.ArchiveCertificate, session.ArchiveKey},
 		} {
 			for _, key := range keys {
-				// The manager may be configured not to create the archive's certificate and key, so
-				// this loop skips them if they are absent. If the manager creates them, it writes
-				// them together with the authority's certificates, for which MountSigningKey waits.
+				// The manager may be configured not to create the archive's certificate and key, so they are
+				// optional here. If the manager creates them, it writes them together with the authority's
+				// certificates, which are not optional.
 				if len(secret.Data[key]) == 0 && slices.Contains(optional, key) {
 					continue
 				}

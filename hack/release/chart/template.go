@@ -11,8 +11,8 @@ import (
 
 const header = "{{- /* Generated from config/ by make chart. Do not edit. */ -}}\n"
 
-// sheet is an object that becomes a Helm template. Its fields contain marks from the method text.
-// The method fill replaces each of these marks with an entry of texts.
+// sheet is an object that becomes a Helm template. Its fields contain marks, which the method text
+// creates. The method fill replaces each mark with an entry of texts.
 type sheet struct {
 	*unstructured.Unstructured
 	texts []string
@@ -40,8 +40,8 @@ func template(object *unstructured.Unstructured, when condition) (string, error)
 	}
 	text := string(content)
 	if when == perNamespace {
-		// These objects refer to objects in Parley's namespace. kustomize does not insert the marks
-		// for the namespace and the name prefix into these references, so insert them here.
+		// These objects refer to objects in Parley's namespace. kustomize does not change these
+		// references. Replace their namespace and their name prefix with the marks for Helm here.
 		text = strings.NewReplacer("parley-system", markNamespace, "name: parley-", "name: "+markPrefix+
 			"parley-").Replace(text)
 	}

@@ -20,9 +20,9 @@ type Workload struct {
 	Limits         corev1.ResourceList
 }
 
-// FitToProcesses removes the Deployments and their volume claims, and points the webhooks at
-// webhookAddress. It returns the remaining objects, and a map from the name of each container of
-// the Deployments to its Workload.
+// FitToProcesses removes the Deployments and the PersistentVolumeClaims, and points the webhooks at
+// webhookAddress. It returns the remaining objects, and a Workload for each container of the
+// Deployments, by container name.
 func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured,
 	map[string]Workload, error) {
 	var kept []*unstructured.Unstructured

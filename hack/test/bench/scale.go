@@ -172,8 +172,8 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 	return nil
 }
 
-// settle waits until the manager is idle. It returns the manager's CPU time in ms, and how long
-// after the time begin the manager became idle.
+// settle waits until the manager is idle. It returns the manager's CPU time in ms, and the duration
+// from begin until the manager became idle.
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {

@@ -24,8 +24,8 @@ const (
 	// clientsPerUser is the number of concurrent clients of a user. Each client has its own
 	// conversations, so that the last write to each conversation is known.
 	clientsPerUser = 2
-	// maxLive limits the conversations of a client. Together, the clients of a user may have more
-	// conversations than the class allows running sessions.
+	// maxLive limits the conversations of a client. It is so high that a user's clients together can
+	// exceed the class's limit of running sessions.
 	maxLive        = 7
 	settleTimeout  = 2 * time.Minute
 	settleInterval = 500 * time.Millisecond
@@ -68,7 +68,7 @@ type settingsModel struct {
 // possible lists the values that a field may have.
 type possible[T comparable] []T
 
-// take records that a client tried to write a value, with this outcome.
+// take updates the possible values after a write of this value had this outcome.
 func (p *possible[T]) take(value T, o outcome) {
 	switch o {
 	case accepted:
@@ -101,8 +101,7 @@ type conversation struct {
 	// deleting is set once a deletion was requested. From then on, the client does not repeat the
 	// creation, because that could create another conversation.
 	deleting bool
-	// starts counts the requests to start the session that were accepted or have an unknown
-	// outcome.
+	// starts is the number of start requests that were accepted or have an unknown outcome.
 	starts int
 	// The client sends no request about the conversation before notBefore. Until then, an earlier
 	// request with an unknown outcome may still be in flight.

@@ -182,7 +182,8 @@ func (s *starts) measureKind(k startKind, class string) error {
 	return nil
 }
 
-// prepareAll prepares starts, and waits until the pool is full and the node is idle.
+// prepareAll prepares a start for each name, and then waits until the pool is full and the node is
+// idle.
 func (s *starts) prepareAll(k startKind, class string, names []string) error {
 	if k.prepare != nil {
 		group, ctx := errgroup.WithContext(s.ctx)

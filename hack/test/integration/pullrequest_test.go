@@ -59,9 +59,8 @@ const addHook = `mkdir -p .git/hooks && printf '%s\n' '#!/bin/sh' 'for p in /pro
 	`done > ../processes 2> /dev/null' 'exit 0' > .git/hooks/pre-push && chmod +x .git/hooks/pre-push`
 
 // checkHook is a command that searches the hook's file for git-remote-http, the process with which
-// git pushes, and then removes the hook. The file also contains the command line of the agent's
-// shell, and thus the text of checkHook. The pattern has brackets, so that it does not match this
-// text.
+// git pushes. It then removes the hook. The file also contains the text of checkHook, in the
+// command line of the agent's shell. Because of its brackets, the pattern does not match this text.
 const checkHook = `tr '\0' ' ' < ../processes | grep -q 'remote-[h]ttp' && rm .git/hooks/pre-push && echo copied`
 
 func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {
