@@ -142,7 +142,7 @@ $(SANDBOX_DIR)/agent-sandbox-controller:
 
 .PHONY: bench-watch
 bench-watch: k8s ## Measure one facade while 200 clients watch 50 conversations: event latency and resources.
-	@cd hack/test/integration && go test -tags bench . -run TestManyClientsWatchThroughOneFacade -count=1 -v | grep -v '^=== '
+	@cd hack/test/integration && go test -tags bench . -run TestManyClientsStreamEventsThroughOneFacade -count=1 -v | grep -v '^=== '
 
 KILLS ?= 30
 

@@ -49,7 +49,7 @@ func TestASessionGetsTheCABundleOfItsClass(t *testing.T) {
 	}
 }
 
-func TestASessionWaitsUntilItsClassExistsAndAllowsIt(t *testing.T) {
+func TestASessionWaitsUntilItsClassExistsAndAllowsItsSettings(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

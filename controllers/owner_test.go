@@ -63,7 +63,7 @@ func TestConversationsBelongToTheOwnerOfTheirSettings(t *testing.T) {
 	}
 }
 
-func TestASessionEndsEvenIfItsSettingsAreRecreatedAtOnce(t *testing.T) {
+func TestASessionEndsEvenIfItsSettingsAreRecreatedImmediately(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	stop := startManager(t, ns)
@@ -121,7 +121,7 @@ func TestExistingConversationsBelongToTheFirstOwnerOfTheirSettings(t *testing.T)
 	}
 }
 
-func TestAConversationOfAnotherPersonDoesNotStart(t *testing.T) {
+func TestAConversationOfAFormerOwnerDoesNotStart(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	// The settings got another owner after the person requested the Conversation, and before the

@@ -455,7 +455,7 @@ func TestARefusedSessionThatLacksAnInputKeepsItsStatus(t *testing.T) {
 	}
 }
 
-func TestARefusedSessionWithoutALimitDoesNotCountAsRunning(t *testing.T) {
+func TestARefusedSessionOfAClassWithoutALimitDoesNotCountAsRunning(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	limited := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})

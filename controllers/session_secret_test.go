@@ -36,7 +36,7 @@ func TestSecretValuesReachTheSessionUnchanged(t *testing.T) {
 	}
 }
 
-func TestSecretsThatTogetherExceedTheSizeOfASecretAreReported(t *testing.T) {
+func TestSecretsThatDoNotFitIntoTheSessionsSecretAreReported(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	settings := userSettings(ns, "ada")

@@ -75,7 +75,7 @@ func TestDeletingTheSessionKeySecretRotatesTheKey(t *testing.T) {
 	}
 }
 
-func TestAChangedSpecIsReconciledEvenIfAnnotationsChangeNext(t *testing.T) {
+func TestAnAnnotationChangeDoesNotHideAnEarlierSpecChange(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -190,7 +190,7 @@ func TestConditionsNameUnresolvedReferences(t *testing.T) {
 	awaitSettings(t, settings, v1alpha1.ReasonReady)
 }
 
-func TestUsedStoredKeysAreAdoptedAndUnusedOnesAreDeleted(t *testing.T) {
+func TestStoredKeysAreAdoptedIfUsedAndDeletedIfUnused(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -160,7 +160,7 @@ func TestFailedWarmPodsAreReplaced(t *testing.T) {
 
 // The kubelet never starts a pod whose Secret or volume is missing, so the manager must delete such
 // a warm pod.
-func TestAnIncompleteWarmPodIsDeleted(t *testing.T) {
+func TestAWarmPodWithoutItsSecretOrVolumeIsDeleted(t *testing.T) {
 	t.Parallel()
 	for name, complete := range map[string]func(*corev1.Secret){
 		"no Secret": func(*corev1.Secret) {},

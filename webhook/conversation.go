@@ -47,9 +47,9 @@ func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conver
 	return nil, nil
 }
 
-// check refuses references that the sender is not allowed to use. If Parley restarts a session,
-// check accepts all Secrets and ConfigMaps of the Conversation, so that users of the facade can
-// restart all their sessions.
+// check refuses references that the sender is not allowed to use. If the facade restarts a
+// session for a user, check accepts all Secrets and ConfigMaps to which the Conversation already
+// refers. Otherwise, the user could not restart a session with Secrets that Parley does not manage.
 func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, found *findings,
 	restart bool) (admission.Warnings, error) {
 	request, err := v.guard.request(ctx, map[string]string{

@@ -201,7 +201,7 @@ func TestURLsOfToolServersAreValidated(t *testing.T) {
 	}
 }
 
-func TestAllErrorsAreReportedAtOnce(t *testing.T) {
+func TestAllErrorsAreReportedTogether(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	err := admin(t).create(t, object(t, "UserSettings", namespace,
 		"{llmBaseURL: nowhere, email: no-address, sandboxBaseContainerImage: Upper/Case, mcpConfig: {sseServers: "+

@@ -58,7 +58,7 @@ func (r request) checkLevels(ctx context.Context, heir, name string, f *findings
 	var heirs v1alpha1.UserSettingsList
 	if err := r.cache.List(ctx, &heirs, client.InNamespace(r.namespace),
 		client.MatchingFields{v1alpha1.IndexInheritFrom: heir}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list the settings that inherit from these: %w", err)
+		return fmt.Errorf("list the UserSettings that inherit from %s: %w", heir, err)
 	}
 	if len(heirs.Items) > 0 {
 		problem := fmt.Sprintf("must be absent: UserSettings %q inherit from these settings", heirs.Items[0].Name)

@@ -54,7 +54,7 @@ func caBundleProblem(text string) string {
 			return fmt.Sprintf("PEM block %d of %d is truncated or damaged", n, blocks)
 		}
 		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
-			return fmt.Sprintf("PEM block %d of %d is not a plain CERTIFICATE", n, blocks)
+			return fmt.Sprintf("PEM block %d of %d must have the type CERTIFICATE and no headers", n, blocks)
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return fmt.Sprintf("PEM block %d of %d is not a valid certificate", n, blocks)

@@ -39,7 +39,7 @@ func TestTheCABundleMustContainValidCertificates(t *testing.T) {
 		"one certificate":                {one, ""},
 		"several certificates with text": {"# Our own\n" + one + "\n# Another one\n" + two, ""},
 		"an invalid certificate":         {one + block("CERTIFICATE", "nothing"), "PEM block 2 of 2"},
-		"another type":                   {one + block("PUBLIC KEY", "anything"), "not a plain CERTIFICATE"},
+		"another type":                   {one + block("PUBLIC KEY", "anything"), "must have the type CERTIFICATE"},
 		"truncated":                      {one + two[:len(two)/2], "PEM block 2 of 2"},
 		"damaged in the middle":          {strings.Replace(one, "-----END CERTIFICATE-----", "", 1) + two, "PEM block"},
 	} {

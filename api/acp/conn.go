@@ -150,7 +150,7 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 		select {
 		case c.handled <- struct{}{}:
 		default:
-			return fmt.Errorf("the other side sent more than %d requests at once", maxRequests)
+			return fmt.Errorf("the other side has more than %d requests in flight", maxRequests)
 		}
 		work := h.Request(ctx, m.Method, m.Params)
 		go func() {

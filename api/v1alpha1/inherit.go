@@ -82,10 +82,10 @@ func (s *UserSettingsSpec) inheritTokens(from *UserSettingsSpec) {
 
 // exposeInherited returns the value of exposeGitTokenToAgent for a session that inherits git
 // tokens. own is the value in the user's settings, and from is the value in the inherited settings.
-// The result applies to all tokens of the session. It is
+// The result applies to all tokens of the session:
 //   - false, if own or from is false;
-//   - true, if own and from are true, or if from is true and the user has no tokens of their own;
-//   - nil in all other cases. Then the class decides.
+//   - else nil, if from is nil, or if own is nil and the user has git tokens: the class then decides;
+//   - else true.
 func exposeInherited(own, from *bool, ownTokens bool) *bool {
 	switch {
 	case own != nil && !*own:

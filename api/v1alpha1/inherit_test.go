@@ -105,7 +105,7 @@ func TestUsersCanHideInheritedTokensButCannotExposeThem(t *testing.T) {
 	}
 }
 
-func TestAConversationBelongsToSettingsWhoseOwnerOrUIDItRecorded(t *testing.T) {
+func TestAConversationBelongsToSettingsWithTheRecordedOwnerOrUID(t *testing.T) {
 	settings := func(uid, owner string) *v1alpha1.UserSettings {
 		s := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}
 		if uid != "" {

@@ -183,7 +183,7 @@ func TestAnUnreachableModelIsRetriedForFiveMinutes(t *testing.T) {
 	}
 }
 
-func TestAStopEndsTheWaitForARetryAtOnce(t *testing.T) {
+func TestAStopImmediatelyEndsTheWaitForARetry(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newFixture(t, failed(scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, RetryAfter: 250}, 1),

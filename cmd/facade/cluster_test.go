@@ -61,7 +61,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestAListReturnsAtOnceEvenIfTheCacheMissedADeletion(t *testing.T) {
+func TestAListReturnsImmediatelyEvenIfTheCacheMissedADeletion(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()

@@ -153,7 +153,7 @@ func TestARetryCompletesAPartialConversation(t *testing.T) {
 
 // If the client chose no ID, its retry creates a second conversation. The facade must delete the
 // first conversation.
-func TestUnansweredCreationsLeaveNoOrphan(t *testing.T) {
+func TestACreationWithoutAResponseLeavesNoConversation(t *testing.T) {
 	for name, late := range map[string]time.Duration{"executed": 0, "executed late": 300 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

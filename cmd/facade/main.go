@@ -64,7 +64,7 @@ func main() {
 		"changes.")
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second,
-		"How long the facade serves requests on shutdown while /ready already fails.")
+		"How long the facade still serves requests on shutdown after /ready begins to fail.")
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose users are served, separated by commas. "+
 		"Default: all.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins that may call the API, separated by commas; * allows any.")

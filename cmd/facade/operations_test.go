@@ -110,7 +110,7 @@ func TestLargeBodiesAndFrequentRequestsAreRefused(t *testing.T) {
 	})
 }
 
-func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
+func TestOnlyConfiguredOriginsMayCallTheAPI(t *testing.T) {
 	t.Parallel()
 	preflight := []string{"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "x-session-api-key"}
 	f := ownFacade(t, "--cors-origins=https://a.example.com,https://b.example.com")

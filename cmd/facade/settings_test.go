@@ -50,7 +50,7 @@ const everySetting = `{
 var everyKey = []string{"llm-key-1", "github-token-1", "gitlab-token-1", "deploy-1", "sse-key-1", "stdio-1",
 	"search-key-1", "sandbox-key-1"}
 
-func TestEverySettingIsStoredAndShownWithoutKeys(t *testing.T) {
+func TestEverySettingIsStoredAndResponsesContainNoKeys(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.get(t, "/api/settings").wants(t, 404).says(t, `{"error": "Settings not found"}`)
@@ -466,7 +466,7 @@ func TestTheSecretOfAStoredKeyRecordsItsOwnerAndItsWriteTime(t *testing.T) {
 
 // Another manager may apply an empty value. The facade never writes empty values. It must treat the
 // empty value like a missing value and report no conflict.
-func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
+func TestEmptyValuesOfOtherFieldManagersDoNotConflict(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		applied string
@@ -503,7 +503,7 @@ func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 
 // The facade and another manager own the field "key" of a Secret reference. Only the other manager
 // owns the field "name" of this reference.
-func TestTheFacadeDoesNotBecomeTheOwnerOfAnotherManagersField(t *testing.T) {
+func TestTheFacadeDoesNotBecomeTheOwnerOfAnotherFieldManagersField(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "mine"}`).wants(t, 200)

@@ -163,7 +163,7 @@ func TestASignInDoesNotRedirectToOtherSites(t *testing.T) {
 	stranger().get(t, "/api/signin/options").wants(t, 200).says(t, `{"oidc": null}`)
 }
 
-func TestARotatedClientSecretIsUsedAtOnce(t *testing.T) {
+func TestTheNextSignInUsesARotatedClientSecret(t *testing.T) {
 	t.Parallel()
 	o := newOrganisation(t)
 	o.issuer.SetPerson(o.issuer.Claims("ada@example.com"))

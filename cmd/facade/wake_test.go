@@ -120,7 +120,7 @@ func TestAMessageDoesNotChangeFieldsManagedByAGitOpsTool(t *testing.T) {
 		return codeOf(ada.post(t, "/api/conversations/talk/message", aMessage), 409)
 	})
 	ada.post(t, "/api/conversations/talk/message", aMessage).wants(t, 409).says(t, `{"detail": "kustomize-controller `+
-		`manages the field spec.suspend of this conversation: change it there to start the conversation"}`)
+		`manages the field spec.suspend of this conversation: change the field at its source to start the conversation"}`)
 	if !ada.conversation(t, "talk").Spec.Suspend {
 		t.Error("the conversation was started")
 	}

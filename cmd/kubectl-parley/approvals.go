@@ -158,7 +158,7 @@ func (c *chat) revoke(ctx context.Context, user *facadeUser, name, number string
 	known := false
 	c.locked(func() { known = slices.ContainsFunc(c.approvals, func(a approval) bool { return a.id == id }) })
 	if err != nil || !known {
-		return fmt.Errorf("no approval has the number %q: /approvals lists them", number)
+		return fmt.Errorf("no approval has the number %q: /approvals lists the numbers", number)
 	}
 	return user.send(ctx, name, session.ActionRevoke, map[string]any{"approval": id})
 }

@@ -367,7 +367,7 @@ func confirmation(id string) session.Event {
 }
 
 // A user must not confirm a command that they have not read.
-func TestChatPrintsTheCallAboveItsConfirmation(t *testing.T) {
+func TestChatPrintsTheCallAboveItsQuestion(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

@@ -23,9 +23,8 @@ import (
 const (
 	facadePort     = 3000
 	reconnectDelay = time.Second
-	// maxEmptyStreams is the number of consecutive streams without an event after which a stopped
-	// session counts as ended. The last events may reach the archive shortly after the session has
-	// stopped.
+	// A stopped session counts as ended when maxEmptyStreams streams in a row contained no event. The
+	// last events may reach the archive shortly after the session has stopped.
 	maxEmptyStreams = 3
 	// facadeTimeout limits the time to connect to another pod of the facade after the connection
 	// was lost.

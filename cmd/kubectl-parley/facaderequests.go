@@ -66,7 +66,7 @@ func (p *facadeUser) do(ctx context.Context, method, path string, header http.He
 	case response.StatusCode == http.StatusUnauthorized:
 		refusal.Error = "the facade rejected " + p.rejected
 	case response.StatusCode == http.StatusConflict && len(refusal.Settings) > 0:
-		refusal.Error = "you have several settings: " + strings.Join(namesOf(refusal.Settings), ", ") +
+		refusal.Error = "you have several UserSettings: " + strings.Join(namesOf(refusal.Settings), ", ") +
 			"; choose one with --settings, or with kubectl parley whoami --settings"
 	case response.StatusCode/100 == 3 && err == nil:
 		// Leave out the query, because it may contain secrets.

@@ -21,11 +21,11 @@ var hints = map[string]string{
 		"pod's events.",
 	v1alpha1.ReasonRestarting: "Check why the previous process ended: kubectl parley logs NAME -p.",
 	v1alpha1.ReasonBackingOff: "Check the nodes and the events of the lost pods; the next pod is created " +
-		"automatically. To start it at once, run kubectl parley stop NAME && kubectl parley start NAME.",
+		"automatically. To create it immediately, run kubectl parley stop NAME && kubectl parley start NAME.",
 	v1alpha1.ReasonFailed: "Check the log: kubectl parley logs NAME. Then restart the session: kubectl " +
 		"parley start NAME.",
-	v1alpha1.ReasonLost: "The files are lost. Restart the session with kubectl parley start NAME; request a " +
-		"workspace next time.",
+	v1alpha1.ReasonLost: "The files are lost. Restart the session with kubectl parley start NAME; set " +
+		"spec.workspace next time to get a volume.",
 	v1alpha1.ReasonStartDeadlineExceeded: "Fix the step that the message names, then run kubectl parley start NAME.",
 	v1alpha1.ReasonSettingsMissing:       "Create the missing object; the session then starts by itself.",
 	v1alpha1.ReasonSettingsDeleted:       "Create UserSettings SETTINGS and the Conversation again.",

@@ -62,7 +62,7 @@ func TestCommandsStartStopResumeAndRestartASession(t *testing.T) {
 	}
 }
 
-func TestABlockedStartFailsWithItsReason(t *testing.T) {
+func TestTheErrorOfABlockedStartContainsTheReason(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	create(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-session"},

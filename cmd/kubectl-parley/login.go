@@ -69,7 +69,7 @@ func (f *facadeFlags) login(ctx context.Context, p *plugin) error {
 	case options.OIDC == nil:
 		return errors.New("this facade has no OpenID provider: use a session key in $PARLEY_KEY")
 	case options.OIDC.CLIClientID == nil || *options.OIDC.CLIClientID == "":
-		return errors.New("this facade has no client for kubectl parley login: its administrator has to set " +
+		return errors.New("this facade has no OpenID client for kubectl parley login: its administrator has to set " +
 			"--oidc-cli-client-id")
 	}
 	l := &login.Login{Facade: address, Issuer: options.OIDC.Issuer, ClientID: *options.OIDC.CLIClientID,

@@ -237,7 +237,7 @@ func TestStatusOmitsObjectsThatTheUserCannotRead(t *testing.T) {
 	}
 }
 
-func TestCompletionOffersNames(t *testing.T) {
+func TestShellCompletionOffersNames(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t, conversation(ns, "first"), conversation(ns, "second"),

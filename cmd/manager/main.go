@@ -74,7 +74,7 @@ func main() {
 	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "The http or https URL of the archive, which stores the "+
 		"events of sessions. Without an archive, events are deleted with the workspace.")
 	flag.BoolVar(&o.sessions.ArchiveCertificate, "archive-certificate", false, "Create and renew the archive's "+
-		"certificate. Sessions, and the manager itself, then trust no other certificate of the archive.")
+		"certificate. Sessions and the manager then accept the archive only with this certificate.")
 	flag.IntVar(&o.workers, "workers", 16, "Concurrent reconciliations per kind.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that only one of several managers is active.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443",

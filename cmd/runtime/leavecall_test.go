@@ -53,7 +53,7 @@ func (p *pod) awaitsUser(t *testing.T) {
 	})
 }
 
-func TestAnIdleSessionGivesUpItsSlotForAnother(t *testing.T) {
+func TestAnIdleSessionGivesUpItsSlotForAnotherSession(t *testing.T) {
 	t.Parallel()
 	p, _ := scripted(t, func(d *session.Document) { d.IdleTimeout = metav1.Duration{Duration: time.Hour} },
 		says("Done."))
@@ -150,7 +150,7 @@ func TestASessionKeepsItsSlotWhileTheArchiveIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestAWorkingSessionKeepsItsSlot(t *testing.T) {
+func TestASessionKeepsItsSlotDuringATurn(t *testing.T) {
 	t.Parallel()
 	confirm := true
 	p, _ := scripted(t, func(d *session.Document) { d.Settings.ConfirmationMode = &confirm },

@@ -54,9 +54,9 @@ var marks = []string{"edit-one.txt", "step-run", "step-commit", "step-push", "ed
 var madeFiles = map[string]string{"edit-one.txt": "one\n", "ran.txt": "ran\n", "edit-two.txt": "two\n"}
 
 // turnSteps returns the steps of a model. The model edits a file, runs a command, commits, pushes
-// and edits another file. Each step has a mark. The model does the first step whose mark is missing
-// in the request. Each command also appends its mark to a file outside the workspace, so that a
-// test can count the commands.
+// and edits another file. Each request to the model contains the marks of the steps that are done,
+// and the model does the first step whose mark is missing. Each command also appends its mark to a
+// file outside the workspace, so that a test can count the commands.
 func turnSteps(outside string, run func(command string) scriptedmodel.Call,
 	edit func(path, text string) scriptedmodel.Call) []scriptedmodel.Step {
 	marked := func(mark, command string) scriptedmodel.Call {

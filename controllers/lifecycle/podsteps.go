@@ -131,7 +131,7 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 	case s.Name == InstallContainer && s.State.Running != nil:
 		return v1alpha1.ReasonPreparingWorkspace, "The runtime is being installed", s.State.Running.StartedAt.Time
 	case s.Name == SessionContainer && s.State.Running != nil:
-		return v1alpha1.ReasonStartingRuntime, "The runtime is preparing the workspace and its tool servers",
+		return v1alpha1.ReasonStartingRuntime, "The runtime is preparing the workspace and the tool servers",
 			s.State.Running.StartedAt.Time
 	}
 	return "", "", since // done

@@ -151,7 +151,7 @@ func signedPod(pod *corev1.Pod) types.UID {
 }
 
 // BindKey returns the key in the Secret of a warm pod. It returns nil if the manager did not create
-// the Secret for this pod, or if the pod's class or template has changed since then.
+// the Secret for this pod, or if the pod's label for the class or the template has changed.
 func BindKey(secret *corev1.Secret, pod *corev1.Pod, keys ...[]byte) []byte {
 	if secret.Type != v1alpha1.SecretTypeWarm || !Authentic(secret, signedPod(pod), keys...) {
 		return nil

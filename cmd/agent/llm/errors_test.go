@@ -52,7 +52,7 @@ func TestErrorsSayWhetherAndWhenToRetry(t *testing.T) {
 
 // The runtime masks secrets in error messages, but cannot recognise a part of a secret in a
 // truncated message.
-func TestErrorsQuoteAMessageCompletelyOrNotAtAll(t *testing.T) {
+func TestErrorsQuoteTheProvidersMessageCompletelyOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	for name, secret := range map[string]string{
 		"a key":           strings.Repeat("sk-0123456789", 20),

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestErrorsRevealTheContextWindowOrTheRefusedPart(t *testing.T) {
+func TestProviderErrorsRevealTheContextWindowOrTheRefusedPart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		status  int

@@ -66,7 +66,7 @@ func TestTheTitleOfACommandIsNotTruncated(t *testing.T) {
 }
 
 // The output of a running command may end within a secret.
-func TestAnIncompleteLineOfARunningCommandIsNotShownAtOnce(t *testing.T) {
+func TestAnIncompleteOutputLineOfARunningCommandIsHeldBack(t *testing.T) {
 	t.Parallel()
 	much := strings.Repeat("a line of it\n", maxOutput)
 	for name, c := range map[string]struct{ prints, shows []string }{

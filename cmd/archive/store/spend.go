@@ -34,7 +34,7 @@ const (
 // ErrNoReport is the error of a malformed report.
 var ErrNoReport = errors.New("the body is not a report of costs")
 
-var errOverLimit = errors.New("the limit of the namespace is reached")
+var errOverLimit = errors.New("the spending limit of the namespace is reached")
 
 func ownerHash(owner string) string {
 	sum := sha256.Sum256([]byte(owner))

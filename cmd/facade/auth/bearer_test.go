@@ -90,7 +90,7 @@ func TestInvalidTokensCauseFewReviews(t *testing.T) {
 	})
 }
 
-func TestInvalidTokensOfOneAddressDoNotAffectOthers(t *testing.T) {
+func TestInvalidTokensOfOneAddressDoNotAffectOtherAddresses(t *testing.T) {
 	tokens := NewTokens(nil, &reviewer{username: pipeline})
 	refused := 0
 	for i := range 1000 {

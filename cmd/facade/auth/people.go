@@ -19,7 +19,7 @@ var NoSettings = answer.Refuse(http.StatusForbidden, "You are signed in, but the
 // notUsable refuses the choice of a UserSettings object that the person may not use. It does not
 // reveal whether the object exists.
 var notUsable = answer.Refuse(http.StatusForbidden, "You may not use these settings: they do not exist, they belong "+
-	"to another person, or you are not in their group")
+	"to another person, or they require a group that you are not in")
 
 // Usable returns the UserSettings objects that a person may use, sorted by namespace and name. The
 // person must own the object and, if the object has a group, be in this group. If the cookie was
@@ -80,7 +80,7 @@ func choose(ctx context.Context, objects cluster.API, credential Credential) (*v
 		return nil, NoSettings
 	case len(usable) > 1:
 		return nil, &answer.Refusal{Code: http.StatusConflict, Body: rest.SettingsChoice{
-			Detail:   "You have several settings: choose with the header " + rest.SettingsHeader + ": namespace/name",
+			Detail:   "You have several UserSettings: choose one with the header " + rest.SettingsHeader + ": namespace/name",
 			Settings: NamesOf(usable)}}
 	}
 	return &usable[0], nil

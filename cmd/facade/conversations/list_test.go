@@ -150,7 +150,7 @@ func TestADuplicateGetsTheFieldsOfTheOriginalConversation(t *testing.T) {
 	}
 }
 
-func TestTheTitleIsTheFirstLine(t *testing.T) {
+func TestTheTitleIsTheFirstLineOfTheMessage(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
 		" hello \nworld":         "hello",

@@ -23,7 +23,7 @@ func (s *Service) Wake(ctx context.Context, c *v1alpha1.Conversation) error {
 	for field := range spec {
 		if manager := c.GitOpsManager(field); manager != "" && (field != suspendField || c.Spec.Suspend) {
 			return answer.Refuse(http.StatusConflict, manager+" manages the field spec."+field+
-				" of this conversation: change it there to start the conversation")
+				" of this conversation: change the field at its source to start the conversation")
 		}
 	}
 	return changeRefusal(ctx, s.patchSpec(ctx, c, spec))

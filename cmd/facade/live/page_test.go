@@ -104,7 +104,7 @@ func TestOversizedPagesAreCutOrRefusedAndInvalidPagesAreRefused(t *testing.T) {
 	}
 }
 
-func TestUnreleasedSessionResponsesCountTowardsTheMemoryLimit(t *testing.T) {
+func TestSessionResponsesCountTowardsTheMemoryLimitUntilTheyAreReleased(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `"`+strings.Repeat("x", 1<<20)+`"`)

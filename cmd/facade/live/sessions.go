@@ -32,7 +32,7 @@ const (
 	// session sends at least two keep-alive comments on an idle stream.
 	idleTimeout = 40 * time.Second
 	// MaxResponse limits the bytes of an event or a response of a session. A correct session stays
-	// below this limit, even if it sends both versions of a large file.
+	// below this limit, even if it sends a large file twice, as before and after a change.
 	MaxResponse = 17 << 20
 )
 

@@ -55,8 +55,8 @@ func TestRenderedTextsRunNoScript(t *testing.T) {
 // of 4 ms, so a shorter measurement would be inexact.
 const enough = 40 * time.Millisecond
 
-// cpuTime returns the CPU time of one rendering of a text. It renders the text on one thread until
-// the thread has used enough CPU time.
+// cpuTime returns the average CPU time of rendering a text. It renders the text repeatedly on one
+// thread, until the thread has used enough CPU time.
 func cpuTime(text string) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -136,7 +136,7 @@ func TestARequestWithASlowBodyAndSlowWorkSucceeds(t *testing.T) {
 	})
 }
 
-func TestWrongKeysAreRefusedAtOnce(t *testing.T) {
+func TestWrongKeysAreRefusedWithoutADelay(t *testing.T) {
 	inBubble(t, &stubCluster{}, func(client *http.Client) {
 		start := time.Now()
 		for range 100 {

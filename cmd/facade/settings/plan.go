@@ -114,11 +114,12 @@ func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
 }
 
 func managedElsewhere(loc rest.Location, managers []string) rest.Detail {
-	manager := "another manager"
+	manager := "another field manager"
 	if len(managers) > 0 {
 		manager = strings.Join(managers, ", ")
 	}
-	return rest.Detail{Type: "field_conflict", Loc: loc, Msg: "This field is managed by " + manager + ": change it there"}
+	return rest.Detail{Type: "field_conflict", Loc: loc, Msg: "This field is managed by " + manager +
+		": change the field at its source"}
 }
 
 // names returns the name of the list entry at an index.

@@ -111,8 +111,8 @@ func TestANewSettingNeedsOnlyAStructField(t *testing.T) {
 		}
 		p := &plan{edit: edit, live: live, others: others, before: before}
 		conflict := []metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Field: ".spec.favouriteColour"}}
-		want := `[{"type":"field_conflict","loc":["body","colour"],"msg":"This field is managed by \"git\": change it ` +
-			`there"}]`
+		want := `[{"type":"field_conflict","loc":["body","colour"],"msg":"This field is managed by \"git\": change the ` +
+			`field at its source"}]`
 		if got := jsonOf(t, p.conflictDetails(conflict)); got != want {
 			t.Errorf("the conflict is reported as %s", got)
 		}

@@ -73,7 +73,7 @@ func next(t testing.TB, conn *websocket.Conn) (string, error) {
 	return string(frame), err
 }
 
-func TestAnUnknownNamespaceIsRefused(t *testing.T) {
+func TestAnUnknownSocketIONamespaceIsRefused(t *testing.T) {
 	conn := dial(t, quiet{})
 	if _, err := next(t, conn); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestAnUnknownNamespaceIsRefused(t *testing.T) {
 	if err := conn.Write(t.Context(), websocket.MessageText, []byte("40/admin,{}")); err != nil {
 		t.Fatal(err)
 	}
-	if frame, err := next(t, conn); frame != `44/admin,{"message":"unknown namespace"}` {
+	if frame, err := next(t, conn); frame != `44/admin,{"message":"unknown Socket.IO namespace"}` {
 		t.Errorf("got %s, %v", frame, err)
 	}
 }

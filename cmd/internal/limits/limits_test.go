@@ -213,7 +213,7 @@ func TestOneUsersQueueDoesNotDelayOthers(t *testing.T) {
 
 // Free slots go to the waiting users in turn, so a user with many waiting requests does not block
 // other users.
-func TestWaitingUsersTakeTurns(t *testing.T) {
+func TestWaitingUsersGetSlotsInRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
 		var mu sync.Mutex

@@ -47,7 +47,7 @@ const (
 
 var outcomes = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_onboarding_total",
-	Help: "Onboarded UserSettings by outcome: created, existing, problem, unauthorized or unavailable.",
+	Help: "Onboardings by outcome: created, existing, problem, unauthorized or unavailable.",
 }, []string{"outcome"})
 
 func init() { metrics.Registry.MustRegister(outcomes) }
@@ -126,7 +126,7 @@ func (o *Onboarder) Onboard(ctx context.Context, person *identity.Person) (*Answ
 	}
 	for i, e := range parsed.entriesOf(person) {
 		if i == maxEntries {
-			fail(fmt.Errorf("the groups of one person have more than %d entries; further entries are ignored", maxEntries))
+			fail(fmt.Errorf("the ConfigMap has more than %d entries for one person; further entries are ignored", maxEntries))
 			break
 		}
 		if e.problem != "" {

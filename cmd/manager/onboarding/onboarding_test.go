@@ -194,7 +194,7 @@ func TestSettingsWithAnotherOwnerAreNeverTakenOver(t *testing.T) {
 }
 
 // In this test a policy refuses the settings, as the webhook would.
-func TestARefusalIsExplainedToTheAdministratorOnly(t *testing.T) {
+func TestOnlyAdministratorsSeeWhySettingsAreRefused(t *testing.T) {
 	f := newFixture(t)
 	f.configure(twoTeams)
 	f.makeTeam()

@@ -182,7 +182,7 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	exact := d.agent.can.ExactReplay()
 	switch {
 	case d.Doc.Agent.Forgets:
-		return errors.New("its catalogue entry has forgets: true, so it cannot resume sessions")
+		return errors.New("its catalogue entry sets the field forgets, so it cannot resume sessions")
 	case exact:
 	case d.agent.can.CanResume():
 		method = acp.MethodResumeSession

@@ -18,7 +18,7 @@ const (
 	ErrNothingAsked   Conflict = "no action is waiting for confirmation"
 	ErrOtherQuestion  Conflict = "this question is no longer pending; nothing was approved or rejected"
 	ErrAnswered       Conflict = "this question already has a different answer"
-	ErrNotRepeatable  Conflict = "this action can be approved only once, because it cannot be compared with later actions"
+	ErrNotRepeatable  Conflict = "this approval cannot cover later actions, because Parley cannot compare the actions"
 	ErrNoSuchApproval Conflict = "there is no such approval, or it was already revoked"
 )
 

@@ -204,7 +204,7 @@ func TestAnApprovalForTheSessionLastsUntilItIsRevoked(t *testing.T) {
 }
 
 // The tests of the web page and of the kubectl plugin read the same events from covered.jsonl.
-func TestEventsOfPreapprovedActionsMatchCoveredJSONL(t *testing.T) {
+func TestEventsOfPreapprovedActionsMatchTheTestData(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("../../../api/session/testdata/covered.jsonl")
 	if err != nil {
@@ -395,7 +395,7 @@ func TestAnApprovalOfEditsCoversOnlyFilesInTheWorkspace(t *testing.T) {
 }
 
 // Symbolic links are resolved again for each question, not only when the user approves edits.
-func TestAnApprovalOfEditsDoesNotCoverALaterLinkOutOfTheWorkspace(t *testing.T) {
+func TestAnApprovalOfEditsDoesNotCoverANewSymlinkOutOfTheWorkspace(t *testing.T) {
 	t.Parallel()
 	edit := func(id string) string {
 		return `request {"toolCall":{"toolCallId":"` + id + `","title":"do","kind":"edit","rawInput":{"path":"sub/a"}},` +

@@ -58,7 +58,7 @@ func TestWithTheLLMAnalyzerOnlyHighRisksNeedConfirmation(t *testing.T) {
 		"run rm -r awaiting_confirmation", "state awaiting_user_confirmation")
 }
 
-func TestActionsRunAtOnceIfConfirmationModeIsOff(t *testing.T) {
+func TestActionsRunWithoutAQuestionIfConfirmationModeIsOff(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm"}).start()
 	d.until(session.StateAwaiting)

@@ -170,7 +170,7 @@ func TestTheZipContainsAllFilesExceptParleysRecords(t *testing.T) {
 	}
 }
 
-func TestRequestsForANamedPipeAreRefusedAtOnce(t *testing.T) {
+func TestRequestsForANamedPipeAreRefusedAndDoNotBlock(t *testing.T) {
 	dir, server := serve(t)
 	sh(t, dir, "mkfifo pipe")
 	for path, want := range map[string]string{

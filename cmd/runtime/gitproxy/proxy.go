@@ -89,8 +89,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, own := strings.CutPrefix(r.URL.Path, Prefix+p.origin.Host+"/")
 	switch {
 	case subtle.ConstantTimeCompare(got[:], want[:]) != 1:
-		refuse(w, http.StatusForbidden, "only this session's git may use this address; ~/.gitconfig contains the "+
-			"required header")
+		refuse(w, http.StatusForbidden, "only the git program of the session may use this address: each request needs "+
+			"the header in ~/.gitconfig")
 	case !own:
 		refuse(w, http.StatusNotFound, "the session has a token for "+p.origin.Host+" only")
 	case r.URL.RawPath != "" || !allowed(r.Method, path, r.URL.Query()):

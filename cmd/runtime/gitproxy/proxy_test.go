@@ -118,7 +118,7 @@ func TestGitCanCloneFetchAndPushWithoutTheToken(t *testing.T) {
 	}
 }
 
-func TestOnlyRequestsOfTheSessionsGitAreForwarded(t *testing.T) {
+func TestOnlyGitRequestsOfTheSessionAreForwarded(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "private/site.git")
 	p := prepare(t, server)

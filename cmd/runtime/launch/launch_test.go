@@ -64,7 +64,7 @@ func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.
 	return running, &out, dir
 }
 
-func TestAnAgentWithStatusZeroSucceeded(t *testing.T) {
+func TestAnAgentWithExitStatusZeroSucceeded(t *testing.T) {
 	running, out, dir := start(t, `cat; pwd; echo work > file`)
 	if got := running.Failure(); got != "" {
 		t.Errorf("it failed: %s", got)
@@ -77,7 +77,7 @@ func TestAnAgentWithStatusZeroSucceeded(t *testing.T) {
 	}
 }
 
-func TestTheErrorOfAnAgentContainsItsStatusOrSignal(t *testing.T) {
+func TestTheErrorOfAnAgentContainsItsExitStatusOrSignal(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo a reason; exit 3": "exited with status 3",
 		"kill -9 $$":            "was terminated by signal 9 (killed)",

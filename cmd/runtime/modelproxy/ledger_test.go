@@ -202,7 +202,7 @@ func TestTheWholeContextWindowIsReservedIfTheInputSizeIsUnknown(t *testing.T) {
 
 // Anthropic stores input for an hour at a higher price, and OpenAI charges wrong predictions as
 // output.
-func TestCachedInputAndPredictionsAreReservedAndCountedAtHigherPrices(t *testing.T) {
+func TestCacheWritesAndPredictionsAreReservedAndCountedAtHigherPrices(t *testing.T) {
 	t.Parallel()
 	text := strings.Repeat("x", 100_000)
 	for _, c := range []struct {

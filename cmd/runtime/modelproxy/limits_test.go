@@ -137,7 +137,7 @@ func TestMaxBudgetLimitsATurn(t *testing.T) {
 	}
 }
 
-func TestAnExceededBudgetIsReportedAtOnce(t *testing.T) {
+func TestAnExceededBudgetIsReportedBeforeTheNextCall(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	var h heard
 	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxBudget = "0.001" })

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-func TestAModelIsRefusedIfTheAgentDoesNotUseTheModelsAPI(t *testing.T) {
+func TestAModelIsRefusedIfTheAgentDoesNotUseTheAPIOfTheModel(t *testing.T) {
 	models := session.Models{"gpt-5-codex": {Input: "1", Output: "2", API: session.APIResponses}}
 	for name, c := range map[string]struct {
 		base, model string

@@ -164,7 +164,7 @@ func (s *spend) unknownCost(e *entry, unpriced string) string {
 	case !s.bounded():
 		return ""
 	case unpriced != "":
-		return refused + "with the field " + unpriced + ", the price or the usage of a call is not known"
+		return refused + "the price or the usage of a call with the field " + unpriced + " is unknown"
 	case s.silent:
 		return refused + "the endpoint did not report the usage of an earlier call"
 	case !priced:

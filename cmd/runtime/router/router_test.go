@@ -22,7 +22,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
-func TestServersOfAllThreeKindsAreServedBehindOneEndpoint(t *testing.T) {
+func TestOneEndpointServesAllThreeKindsOfToolServers(t *testing.T) {
 	f := start(t, session.ToolServers{
 		Stdio: []session.StdioServer{stdio("local", "normal")},
 		SSE:   []session.RemoteServer{{URL: serveSSE(t)}},

@@ -207,7 +207,7 @@ func TestPlainWordsInVariablesOfToolServersAreNotMasked(t *testing.T) {
 	}
 }
 
-func TestThePasswordPartOfATokenIsMaskedOnItsOwn(t *testing.T) {
+func TestATokenAndItsPasswordPartAreMasked(t *testing.T) {
 	store := secrets.New(map[string]string{session.ProviderTokenFile: "ada:app+password", "custom.0": "other:word"})
 	for text, want := range map[string]string{
 		"ada:app+password": "***", "app+password": "***", "app%2Bpassword": "***",

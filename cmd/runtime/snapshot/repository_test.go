@@ -71,7 +71,7 @@ const observed = `git status --porcelain; git for-each-ref refs/heads refs/stash
 const pushed = "git checkout -q -b topic; echo 4 > d/4; git add .; git commit -q -m own; git push -q origin topic"
 
 // Somebody may push to the branch while the session is stopped.
-func TestACloneIsRestoredAfterItsBranchMovedOn(t *testing.T) {
+func TestACloneIsRestoredEvenIfItsBranchHasNewCommits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ server, work, meanwhile string }{
 		"commits": {"git config uploadpack.allowReachableSHA1InWant true",

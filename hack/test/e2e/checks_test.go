@@ -23,7 +23,7 @@ func TestASessionOutOfMemoryFailsAfterFiveRestarts(t *testing.T)          { chec
 func TestASessionReportsThatItsAgentRanOutOfMemory(t *testing.T)          { check(t, agentKilledForMemory) }
 func TestADeletedPodIsRecreatedOnTheSameWorkspace(t *testing.T)           { check(t, podDeleted) }
 func TestAPodDeletedDuringWorkIsReplacedAndKeepsItsFiles(t *testing.T)    { check(t, podDeletedAtWork) }
-func TestAWorkingSessionWithNoVolumeStopsIfItsPodIsDeleted(t *testing.T)  { check(t, podLostAtWork) }
+func TestABusySessionWithNoVolumeStopsIfItsPodIsDeleted(t *testing.T)     { check(t, podLostAtWork) }
 func TestAnEndedSessionKeepsItsPodAndLogUntilTheTTL(t *testing.T)         { check(t, endedPodKept) }
 func TestPodsThatAKubeletRejectsAreReplacedAfterADelay(t *testing.T)      { check(t, podsRejected) }
 func TestPodsThatAKubeletEvictsAreReplacedAfterADelay(t *testing.T)       { check(t, podsEvicted) }

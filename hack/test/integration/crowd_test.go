@@ -26,7 +26,7 @@ const (
 
 // The test measures how long an event takes from the journal to a watcher, and how much memory and
 // CPU time the facade uses. One client never reads its stream.
-func TestManyClientsWatchThroughOneFacade(t *testing.T) {
+func TestManyClientsStreamEventsThroughOneFacade(t *testing.T) {
 	people := make([]*person, conversations)
 	var all sync.WaitGroup
 	for i := range people {
