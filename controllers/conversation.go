@@ -178,8 +178,8 @@ func readsSettings(o client.Object) bool {
 }
 
 // conversationsOfSecret returns requests for the Conversation that owns a Secret, and for all
-// Conversations that may wait for the Secret. The reference to the Secret is in such a
-// Conversation, in its settings or in its inherited settings.
+// Conversations that may wait for the Secret. A Conversation may wait for a Secret if the
+// Conversation itself, its settings or its inherited settings refer to the Secret.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {
 		return r.notStarted(ctx)

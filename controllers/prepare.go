@@ -69,7 +69,7 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 // foreignSettings says why a Conversation does not belong to the UserSettings that it names.
 func foreignSettings(c *v1alpha1.Conversation) string {
 	if c.Status.Owner != "" || c.Status.SettingsUID == "" {
-		return "have another owner: the Conversation belongs to the former owner"
+		return "have another owner now, but the Conversation belongs to the former owner"
 	}
 	return "were recreated (their UID changed): the Conversation belongs to the deleted UserSettings"
 }

@@ -105,7 +105,7 @@ func TestOtherSessionsStartIfAQueuedSessionCannotStart(t *testing.T) {
 	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }
 
-func TestQueuedSessionsReadNothingFromTheAPIServer(t *testing.T) {
+func TestTheManagerReadsNothingForQueuedSessions(t *testing.T) {
 	t.Parallel()
 	const waiting, secrets = 20, 5
 	ns := env.Namespace(t, nil)
@@ -289,7 +289,7 @@ func TestARefusedSessionGivesItsSlotToTheNextSession(t *testing.T) {
 	if !strings.Contains(queued.Status.Message, "none-"+ns) {
 		t.Errorf("the message lacks the reason of the refusal: %s", queued.Status.Message)
 	}
-	// After the cause of the refusal is removed, session a still waits until a slot is free.
+	// After the cause of the refusal is removed, the session "a" still waits until a slot is free.
 	change(t, refused, func(c *v1alpha1.SessionClass) { c.Spec.Placement.RuntimeClassName = nil })
 	create(t, makeConversation(ns, "c").With(ofClass(name)).Obj())
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)

@@ -256,7 +256,7 @@ func TestAUserSeesOnlyTheirOwnConversations(t *testing.T) {
 
 // The facade returns a request body with which a client can create a copy of the conversation. The
 // body contains the whole first message, but no keys.
-func TestTheFacadeReturnsTheRequestBodyForACopyOfAConversation(t *testing.T) {
+func TestTheFacadeReturnsABodyThatCreatesACopyOfAConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/settings", `{"llm_model": "ollama/small"}`).wants(t, 200)

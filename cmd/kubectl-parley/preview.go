@@ -16,9 +16,9 @@ type printed struct {
 	gap bool
 }
 
-// next returns the part of a longer preview that is not on the screen yet. A long preview may lack
-// the beginning of the text. If such a preview starts with the last lines on the screen, the result
-// is the part after these lines. Otherwise, the result is "…" and the whole preview.
+// next returns the part of a new preview that is not on the screen yet. If the text is long, the
+// preview contains only the end of the text. If this end begins with the last lines on the screen,
+// next returns the part after these lines. Otherwise, it returns "…" and the whole preview.
 func (p *printed) next(longer string) string {
 	before := p.text
 	p.text = longer

@@ -19,8 +19,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// mark is in every text of a fuzzed document and must not occur in an error. Otherwise, a key in
-// the wrong field could get into a log.
+// Every string of a fuzzed document contains mark, and no error may contain it. An error that quotes
+// the document could write a key to a log, if the key is in the wrong field.
 const mark = "zq9mark"
 
 // A session document is accepted, or rejected with an error that does not quote the document. An

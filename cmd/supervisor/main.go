@@ -23,8 +23,8 @@ func main() {
 }
 
 // run hides the image's environment variables from the runtime, and then runs the runtime. args
-// contains the names of the environment variables that the pod sets. The names are arguments,
-// because an image could change an environment variable. Outside of a pod, the flag
+// contains the names of the environment variables that the pod sets. The image cannot change these
+// arguments; it could change a list in an environment variable. Outside of a pod, the flag
 // supervise.FromEnvironment precedes the names. If the first argument is process.ConfineCommand,
 // run instead confines this process and executes the program that the last arguments name. The
 // runtime starts confined programs in this way.

@@ -76,7 +76,7 @@ type Observation struct {
 	Turn      *v1alpha1.ConversationTurn
 	TurnKnown bool
 	// NoModel says that the session lacks the model that its agent needs. ModelSet says that the
-	// manager prepared a start, and that no model is missing.
+	// session has this model, or needs none. Both are false if the manager prepared no start.
 	NoModel, ModelSet bool
 	Now               time.Time
 }

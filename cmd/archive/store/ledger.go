@@ -36,8 +36,8 @@ type process struct {
 	Reserved map[string]session.Dollars `json:"reserved,omitempty"`
 	// Spent contains the reported costs, by day and model.
 	Spent map[string]map[string]counts `json:"spent,omitempty"`
-	// Ended is set after the last report of the process. From then on, the costs of the process are
-	// in the field Ended of the ledger.
+	// Ended is set after the last report of the process. From then on, the ledger counts the costs
+	// of this process together with those of all other ended processes.
 	Ended bool `json:"ended,omitempty"`
 }
 

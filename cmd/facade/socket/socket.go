@@ -96,7 +96,7 @@ var (
 	// errDone reports that the client ended the connection.
 	errDone      = errors.New("the client is gone")
 	errNamespace = errors.New("unknown Socket.IO namespace")
-	errActions   = errors.New("too many messages are queued until the session runs; retry later")
+	errActions   = errors.New("too many messages already wait for the session; retry later")
 	errGreeting  = errors.New("the client sent no connect packet")
 )
 

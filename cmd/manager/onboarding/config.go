@@ -103,15 +103,15 @@ func (e *entry) check(allowed entryLimits) error {
 	case !identity.Valid(e.Group) || !strings.HasPrefix(e.Group, allowed.groupsPrefix):
 		return fmt.Errorf("group: must be the name of a group with its prefix, such as %sdevelopers", allowed.groupsPrefix)
 	case !isName(e.Namespace, validation.DNS1123LabelMaxLength):
-		return fmt.Errorf("namespace: %q is not the name of a namespace", e.Namespace)
+		return fmt.Errorf("namespace: %q is not a valid name of a namespace", e.Namespace)
 	case e.Namespace == allowed.operator:
 		return errors.New("namespace: must not be the namespace of Parley itself")
 	case len(allowed.namespaces) > 0 && !slices.Contains(allowed.namespaces, e.Namespace):
 		return fmt.Errorf("namespace: Parley does not watch the namespace %s", e.Namespace)
 	case e.SessionClassName != nil && !isName(*e.SessionClassName, maxName):
-		return fmt.Errorf("sessionClassName: %q is not the name of a SessionClass", *e.SessionClassName)
+		return fmt.Errorf("sessionClassName: %q is not a valid name of a SessionClass", *e.SessionClassName)
 	case e.InheritFrom != nil && !isName(*e.InheritFrom, maxName):
-		return fmt.Errorf("inheritFrom: %q is not the name of UserSettings", *e.InheritFrom)
+		return fmt.Errorf("inheritFrom: %q is not a valid name of UserSettings", *e.InheritFrom)
 	}
 	return nil
 }

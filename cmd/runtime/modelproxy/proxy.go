@@ -34,8 +34,8 @@ const (
 	// disconnected. It waits only if there is a budget or a spending limit. linger is short,
 	// because a user who stops an agent does not want to pay for more tokens.
 	linger = 10 * time.Second
-	// limitedLinger replaces linger if there is a spending limit. It is longer, because the
-	// ledger records the highest possible cost of a call whose usage does not arrive.
+	// limitedLinger replaces linger if there is a spending limit. The proxy then waits longer for
+	// the usage, because without it the ledger records the highest possible cost of the call.
 	limitedLinger = time.Minute
 	// patience is how long the agent may take to send one part of a request, or to read one part of
 	// a response.

@@ -29,8 +29,8 @@ const (
 	startTimeout    = 2 * time.Minute
 )
 
-// webhookPort and facadePort are the names of ports on which a service listens. portOf() returns
-// the port name of one replica behind the service.
+// Each process of the test gets a free TCP port, which the test finds by a name. webhookPort and
+// facadePort are the names for the two services. portOf() returns the name for one replica.
 const (
 	webhookPort = parley.WebhookPort
 	facadePort  = parley.Facade

@@ -40,7 +40,7 @@ const (
 	limitPerSession = session.Dollar / 20
 	// After this many kills, the month changes, so that the sessions can spend money again.
 	killsPerMonth = 20
-	// At the first archive, the month ends this duration after changeMonth has set the clock.
+	// changeMonth sets the clock of the first archive to this time before the end of the month.
 	beforeMonth  = 3 * time.Second
 	afterRefusal = 500 * time.Millisecond
 	// sessionVictim is the name under which kills of sessions are counted.
