@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net/http"
@@ -53,7 +54,17 @@ const (
 type modelReconciler struct {
 	*gatherer
 	client client.Client
-	sends  *lru.Cache // UID of a Conversation to *rate.Limiter
+	sends  *lru.Cache // UID of a session's Secret to *modelSends
+}
+
+// modelSends describes the model of a running session. The Secret of the key may change without a
+// change of the key. The model then gets a new revision, but is not sent again.
+type modelSends struct {
+	limiter *rate.Limiter
+	// content is a hash of the session's model and its key. revision is the last revision that has
+	// this content.
+	content  [sha256.Size]byte
+	revision string
 }
 
 func newModelReconciler(g *gatherer, c client.Client) *modelReconciler {
@@ -127,17 +138,18 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		}
 	}
 	sent := cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], pod.Labels[v1alpha1.LabelModel])
-	if objects.ModelRevision(c.Spec.EffectiveSettings(&settings.Spec), key) == sent {
+	revision, sends := objects.ModelRevision(c.Spec.EffectiveSettings(&settings.Spec), key), r.sendsTo(secret.UID)
+	if revision == sent || revision == sends.revision {
 		return reconcile.Result{}, nil
 	}
-	if !r.maySend(c.UID) {
+	if !sends.limiter.AllowN(r.options.Clock.Now(), 1) {
 		return reconcile.Result{RequeueAfter: modelInterval}, nil
 	}
 	className := pod.Labels[v1alpha1.LabelSessionClass]
 	if started := c.Status.CurrentClass(); started != nil {
 		className = started.Name
 	}
-	blocker, err := r.send(ctx, c, className)
+	blocker, err := r.send(ctx, c, className, sends)
 	if blocker != nil {
 		ctrl.LoggerFrom(ctx).Info("The changed model was not sent to the session", "reason", blocker.Message)
 	}
@@ -151,21 +163,33 @@ func inheritsModel(settings *v1alpha1.UserSettings) bool {
 	return settings.Spec.InheritFrom != nil && !settings.Spec.OwnsModel()
 }
 
-// maySend reports whether a session may get a changed model now.
-func (r *modelReconciler) maySend(uid types.UID) bool {
-	limiter, found := r.sends.Get(uid)
-	if !found {
-		limiter = rate.NewLimiter(rate.Every(modelInterval), modelBurst)
-		r.sends.Add(uid, limiter)
+func (r *modelReconciler) sendsTo(secret types.UID) *modelSends {
+	if sends, found := r.sends.Get(secret); found {
+		return sends.(*modelSends)
 	}
-	return limiter.(*rate.Limiter).AllowN(r.options.Clock.Now(), 1)
+	sends := &modelSends{limiter: rate.NewLimiter(rate.Every(modelInterval), modelBurst)}
+	r.sends.Add(secret, sends)
+	return sends
 }
 
 // send sends the current model to a session, and then records the revision of the model. After a
 // crash between these steps, the model is sent again. If the model cannot be sent, send returns a
 // blocker.
-func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, className string) (*lifecycle.Blocker,
-	error) {
+func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, className string,
+	sends *modelSends) (*lifecycle.Blocker, error) {
+	settings, blocker, err := r.liveSettings(ctx, c)
+	if settings == nil {
+		return blocker, err
+	}
+	effective := c.Spec.EffectiveSettings(settings)
+	model, blocker, err := r.readModel(ctx, c.Namespace, effective)
+	if blocker != nil || err != nil {
+		return blocker, err
+	}
+	if contentOf(model) == sends.content {
+		sends.revision = model.Revision
+		return nil, nil
+	}
 	secret := &corev1.Secret{}
 	if err := r.live.Get(ctx, sessionObject(c), secret); err != nil {
 		return nil, client.IgnoreNotFound(err)
@@ -181,40 +205,31 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if trusted, err := checkSecret(secret, c, keys); !trusted {
 		return blockerOf(err), nil
 	}
-	effective, blocker, err := r.liveSettings(ctx, c)
-	if effective == nil {
-		return blocker, err
-	}
 	start, err := objects.StartFromSecret(secret)
 	if err != nil {
 		return nil, err
+	}
+	if secret.Annotations[v1alpha1.AnnotationModel] == "" { // the session still has the model of its start
+		sends.content = contentOf(session.ModelSettings{Model: ptr.Deref(start.Settings.LLMModel, ""),
+			BaseURL: ptr.Deref(start.Settings.LLMBaseURL, ""), Key: string(secret.Data[session.LLMAPIKeyFile])})
+		if contentOf(model) == sends.content {
+			sends.revision = model.Revision
+			return nil, nil
+		}
 	}
 	class, blocker, err := r.classNamed(ctx, className)
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
-	blocker = cmp.Or(objects.ModelNotAllowed(c, effective), class.NotAllowed(c, effective, start.Agent))
+	blocker = cmp.Or(objects.ModelNotAllowed(c, settings), class.NotAllowed(c, settings, start.Agent))
 	if blocker != nil {
 		return blocker, nil
 	}
-	effective = c.Spec.EffectiveSettings(effective)
 	models, blocker, err := r.models(ctx, effective, class)
 	if blocker = cmp.Or(blocker, class.SpendNotAllowed(effective, models, r.options.ArchiveURL)); blocker != nil ||
 		err != nil {
 		return blocker, err
 	}
-	model := session.ModelSettings{Model: ptr.Deref(effective.LLMModel, ""), BaseURL: ptr.Deref(effective.LLMBaseURL, "")}
-	keySecret := &corev1.Secret{}
-	if ref := effective.LLMAPIKeyRef; ref != nil {
-		secrets := newSecretReader(r.live, c.Namespace)
-		value, blocker, err := secrets.value(ctx, v1alpha1.SecretReference{Path: field.NewPath("spec", "llmAPIKeyRef"),
-			Ref: *ref})
-		if blocker != nil || err != nil {
-			return blocker, err
-		}
-		model.Key, keySecret = string(value), secrets.secrets[ref.Name]
-	}
-	model.Revision = objects.ModelRevision(effective, keySecret)
 	if model.Revision == cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], secret.Labels[v1alpha1.LabelModel]) {
 		return nil, nil // the cache was stale
 	}
@@ -228,7 +243,32 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	changed := secret.DeepCopy()
 	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationModel, model.Revision)
 	err = r.client.Patch(ctx, changed, client.MergeFromWithOptions(secret, client.MergeFromWithOptimisticLock{}))
+	if err == nil {
+		sends.content, sends.revision = contentOf(model), model.Revision
+	}
 	return nil, client.IgnoreNotFound(err)
+}
+
+// readModel returns the model in the settings, with its key from the API server.
+func (r *modelReconciler) readModel(ctx context.Context, namespace string,
+	settings *v1alpha1.UserSettingsSpec) (model session.ModelSettings, blocker *lifecycle.Blocker, err error) {
+	model.Model, model.BaseURL = ptr.Deref(settings.LLMModel, ""), ptr.Deref(settings.LLMBaseURL, "")
+	keySecret := &corev1.Secret{}
+	if ref := settings.LLMAPIKeyRef; ref != nil {
+		secrets := newSecretReader(r.live, namespace)
+		value, blocker, err := secrets.value(ctx, v1alpha1.SecretReference{Path: field.NewPath("spec", "llmAPIKeyRef"),
+			Ref: *ref})
+		if blocker != nil || err != nil {
+			return model, blocker, err
+		}
+		model.Key, keySecret = string(value), secrets.secrets[ref.Name]
+	}
+	model.Revision = objects.ModelRevision(settings, keySecret)
+	return model, nil, nil
+}
+
+func contentOf(m session.ModelSettings) [sha256.Size]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q", m.Model, m.BaseURL, m.Key))
 }
 
 // liveSettings reads the effective settings of a session from the API server. They are nil if there

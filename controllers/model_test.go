@@ -241,13 +241,72 @@ func TestAModelThatCannotBeUsedIsNotSent(t *testing.T) {
 	}
 }
 
+// Each change of the key's Secret gives the model a new revision, even if the key stays the same. The
+// manager must not write the session's Secret then: a write of a large Secret costs the API server
+// much CPU time, and a user could change the Secret of the key again and again.
+func TestAModelWithAnUnchangedKeyIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
+	archive.manager(t, ns)
+	settings := modelUser(t, ns)
+	c := runningConversation(t, ns, "c")
+	other := userSettings(ns, "bob")
+	other.Spec = *settings.Spec.DeepCopy()
+	other.Spec.LLMAPIKeyRef = ref("marker")
+	marker := secretWith(ns, "marker", "sk-marker")
+	create(t, marker, other)
+	b := makeConversation(ns, "b").With(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).Obj()
+	create(t, b)
+	kubelet{t, ns, "b"}.start()
+	b = awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	llm := &corev1.Secret{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "llm"}, llm); err != nil {
+		t.Fatal(err)
+	}
+	// annotate changes the Secret of the key, but not the key. The later change of bob's key shows when
+	// the manager has handled the change.
+	annotate := func(value string) {
+		change(t, llm, func(s *corev1.Secret) { s.Annotations = map[string]string{"example.com/n": value} })
+		change(t, marker, func(s *corev1.Secret) { s.Data["key"] = []byte("sk-marker-" + value) })
+		archive.awaitModel(t, b, "a/one", "sk-marker-"+value)
+	}
+	annotate("1")
+	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("b/two") })
+	archive.awaitModel(t, c, "b/two", "sk-first")
+	annotate("2")
+	change(t, llm, func(s *corev1.Secret) { s.Data["key"] = []byte("sk-second") })
+	archive.awaitModel(t, c, "b/two", "sk-second")
+	if got := archive.sends(t, ns); got != "4 uploads, 4 patches" { // bob's session got two of them
+		t.Errorf("two changes of the model in each of two sessions cause %s", got)
+	}
+	// A user starts the session again with the first model. The second model must then be sent again.
+	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("a/one") })
+	archive.awaitModel(t, c, "a/one", "sk-second")
+	change(t, c, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	kubelet{t, ns, "c"}.releaseAttempt("1")
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("b/two") })
+	change(t, getConversation(t, ns, "c"), func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	kubelet{t, ns, "c"}.start()
+	c = awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("a/one") })
+	await(t, func() error {
+		if sessionSecret(t, c).Annotations[v1alpha1.AnnotationModel] == "" {
+			return errors.New("the second model was not sent again")
+		}
+		return nil
+	})
+	archive.awaitModel(t, c, "a/one", "sk-second")
+}
+
 func TestTheRateOfModelChangesThatReachASessionIsLimited(t *testing.T) {
 	t.Parallel()
 	clock := clocktesting.NewFakePassiveClock(time.Now())
 	r := newModelReconciler(&gatherer{options: Options{Clock: clock}}, nil)
 	allowed := func(uid types.UID) (n int) {
+
 		for range 100 {
-			if r.maySend(uid) {
+			if r.sendsTo(uid).limiter.AllowN(clock.Now(), 1) {
 				n++
 			}
 		}
