@@ -141,7 +141,10 @@ func (s *server) archivedPages(uid string, earlier int) pager {
 				return &page.EventPage, nil
 			}
 		}
-		err = s.options.Archive.Events(ctx, uid, earlier, page.start, page.add)
+		err = s.options.Archive.Events(ctx, uid, earlier, page.start, func(id int, event json.RawMessage) bool {
+			page.refused = hold.Pace(ctx, len(event))
+			return page.refused == nil && page.add(id, event)
+		})
 		switch {
 		case page.refused != nil:
 			return nil, page.refused
@@ -166,7 +169,8 @@ type archivedPage struct {
 	eventRange
 	hold *limits.Hold
 	size int
-	// refused is the error if the memory limits on responses had no room for an event.
+	// refused is the error if the memory limits on responses had no room for an event, or if the user
+	// reads too fast.
 	refused error
 }
 

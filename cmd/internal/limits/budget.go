@@ -63,8 +63,8 @@ const (
 	maxWakes = 64 << 20
 	// sweepEvery is the interval at which idle accounts are dropped.
 	sweepEvery = time.Minute
-	// responseRate limits the average number of response bytes that a user may read from sessions per
-	// second. responseBurst limits the bytes of one burst.
+	// responseRate limits the average number of response bytes that a user may read per second, from
+	// sessions and from the archive. responseBurst limits the bytes of one burst.
 	responseRate  = 4 << 20
 	responseBurst = 64 << 20
 )

@@ -57,8 +57,8 @@ func (h *Hold) Release() {
 	}
 }
 
-// Pace counts the bytes that the facade read from a session's response. It waits if the user
-// exceeds responseRate. Each byte costs CPU time, even if the client never gets it.
+// Pace counts the bytes that the facade read from a session or from the archive. It waits if the
+// user exceeds responseRate. Each byte costs CPU time, even if the client never gets it.
 func (h *Hold) Pace(ctx context.Context, size int) error {
 	h.budget.mu.Lock()
 	a := h.budget.account(h.user)
