@@ -30,10 +30,12 @@ const (
 	// warmUp is the time in which all users start their first session, before the measurement.
 	warmUp = 30 * time.Second
 	// Each phase has partsPerPhase parts. The parts of the two phases alternate: if the machine
-	// becomes slower or faster, this affects both phases alike. settleTime is the pause before each
-	// part.
+	// becomes slower or faster, this affects both phases alike. settleTime is the pause before a part
+	// with attacks. restTime is the pause before a part without attacks: the tenant's sessions still
+	// work for some seconds after the attacks.
 	partsPerPhase = 4
 	settleTime    = 5 * time.Second
+	restTime      = 15 * time.Second
 	// maxRatio limits the ratio between the p99 of a measured time with a hostile tenant and the
 	// p99 of the same time without a hostile tenant.
 	maxRatio = 2
@@ -91,14 +93,15 @@ func measureHostileTenant(ctx context.Context, o options, dir string, r *report,
 		return err
 	}
 	for part := range partsPerPhase * len(phases) {
-		phase := phases[part%len(phases)]
+		phase, pause := phases[part%len(phases)], restTime
 		if phase == besideTenant {
 			if err := t.attack(); err != nil {
 				return err
 			}
 			say("the tenant attacks")
+			pause = settleTime
 		}
-		if err := cluster.Sleep(ctx, settleTime); err != nil {
+		if err := cluster.Sleep(ctx, pause); err != nil {
 			return err
 		}
 		c.enter(phase)

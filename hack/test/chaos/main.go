@@ -115,7 +115,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	measuring := time.Duration(len(phases)) * (o.hostile + partsPerPhase*settleTime)
+	measuring := time.Duration(len(phases))*o.hostile + partsPerPhase*(settleTime+restTime)
 	ctx, cancel := context.WithTimeout(ctx, o.limit+time.Duration(o.kills)*perKill+measuring)
 	defer cancel()
 	_, _ = fmt.Fprintf(out, "chaos: %d kills, seed %d (-seed=%d repeats the choices)\n", o.kills, o.seed, o.seed)
