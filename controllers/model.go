@@ -181,8 +181,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if settings == nil {
 		return blocker, err
 	}
-	effective := c.Spec.EffectiveSettings(settings)
-	model, blocker, err := r.readModel(ctx, c.Namespace, effective)
+	model, blocker, err := r.readModel(ctx, c.Namespace, c.Spec.EffectiveSettings(settings))
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
@@ -217,17 +216,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 			return nil, nil
 		}
 	}
-	class, blocker, err := r.classNamed(ctx, className)
-	if blocker != nil || err != nil {
-		return blocker, err
-	}
-	blocker = cmp.Or(objects.ModelNotAllowed(c, settings), class.NotAllowed(c, settings, start.Agent))
-	if blocker != nil {
-		return blocker, nil
-	}
-	models, blocker, err := r.models(ctx, effective, class)
-	if blocker = cmp.Or(blocker, class.SpendNotAllowed(effective, models, r.options.ArchiveURL)); blocker != nil ||
-		err != nil {
+	if blocker, err := r.notAllowed(ctx, c, className, settings, start.Agent); blocker != nil || err != nil {
 		return blocker, err
 	}
 	if model.Revision == cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], secret.Labels[v1alpha1.LabelModel]) {
@@ -237,6 +226,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if err != nil {
 		return nil, err
 	}
+	sends.content, sends.revision = [sha256.Size]byte{}, "" // unknown, until the revision is recorded
 	if err := r.upload(ctx, string(c.UID), sealed); err != nil {
 		return nil, fmt.Errorf("send the changed model to the archive: %w", err)
 	}
@@ -247,6 +237,22 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 		sends.content, sends.revision = contentOf(model), model.Revision
 	}
 	return nil, client.IgnoreNotFound(err)
+}
+
+// notAllowed returns a blocker if the class or the Conversation does not allow the settings.
+func (r *modelReconciler) notAllowed(ctx context.Context, c *v1alpha1.Conversation, className string,
+	settings *v1alpha1.UserSettingsSpec, agent *session.Agent) (*lifecycle.Blocker, error) {
+	class, blocker, err := r.classNamed(ctx, className)
+	if blocker != nil || err != nil {
+		return blocker, err
+	}
+	blocker = cmp.Or(objects.ModelNotAllowed(c, settings), class.NotAllowed(c, settings, agent))
+	if blocker != nil {
+		return blocker, nil
+	}
+	settings = c.Spec.EffectiveSettings(settings)
+	models, blocker, err := r.models(ctx, settings, class)
+	return cmp.Or(blocker, class.SpendNotAllowed(settings, models, r.options.ArchiveURL)), err
 }
 
 // readModel returns the model in the settings, with its key from the API server.
