@@ -65,6 +65,8 @@ type modelSends struct {
 	// this content.
 	content  [sha256.Size]byte
 	revision string
+	// uncertain is set if a model may have been sent whose revision is not recorded.
+	uncertain bool
 }
 
 func newModelReconciler(g *gatherer, c client.Client) *modelReconciler {
@@ -139,7 +141,7 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	}
 	sent := cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], pod.Labels[v1alpha1.LabelModel])
 	revision, sends := objects.ModelRevision(c.Spec.EffectiveSettings(&settings.Spec), key), r.sendsTo(secret.UID)
-	if revision == sent || revision == sends.revision {
+	if !sends.uncertain && (revision == sent || revision == sends.revision) {
 		return reconcile.Result{}, nil
 	}
 	if !sends.limiter.AllowN(r.options.Clock.Now(), 1) {
@@ -185,7 +187,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
-	if contentOf(model) == sends.content {
+	if contentOf(model) == sends.content && !sends.uncertain {
 		sends.revision = model.Revision
 		return nil, nil
 	}
@@ -208,7 +210,8 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if err != nil {
 		return nil, err
 	}
-	if secret.Annotations[v1alpha1.AnnotationModel] == "" { // the session still has the model of its start
+	if secret.Annotations[v1alpha1.AnnotationModel] == "" && !sends.uncertain {
+		// The session still has the model of its start.
 		sends.content = contentOf(session.ModelSettings{Model: ptr.Deref(start.Settings.LLMModel, ""),
 			BaseURL: ptr.Deref(start.Settings.LLMBaseURL, ""), Key: string(secret.Data[session.LLMAPIKeyFile])})
 		if contentOf(model) == sends.content {
@@ -219,14 +222,15 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if blocker, err := r.notAllowed(ctx, c, className, settings, start.Agent); blocker != nil || err != nil {
 		return blocker, err
 	}
-	if model.Revision == cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], secret.Labels[v1alpha1.LabelModel]) {
+	sent := cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], secret.Labels[v1alpha1.LabelModel])
+	if model.Revision == sent && !sends.uncertain {
 		return nil, nil // the cache was stale
 	}
 	sealed, err := session.SealModel(string(secret.Data[session.KeyFile]), string(c.UID), model)
 	if err != nil {
 		return nil, err
 	}
-	sends.content, sends.revision = [sha256.Size]byte{}, "" // unknown, until the revision is recorded
+	sends.uncertain = true
 	if err := r.upload(ctx, string(c.UID), sealed); err != nil {
 		return nil, fmt.Errorf("send the changed model to the archive: %w", err)
 	}
@@ -234,7 +238,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationModel, model.Revision)
 	err = r.client.Patch(ctx, changed, client.MergeFromWithOptions(secret, client.MergeFromWithOptimisticLock{}))
 	if err == nil {
-		sends.content, sends.revision = contentOf(model), model.Revision
+		sends.content, sends.revision, sends.uncertain = contentOf(model), model.Revision, false
 	}
 	return nil, client.IgnoreNotFound(err)
 }

@@ -304,7 +304,6 @@ func TestTheRateOfModelChangesThatReachASessionIsLimited(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Now())
 	r := newModelReconciler(&gatherer{options: Options{Clock: clock}}, nil)
 	allowed := func(uid types.UID) (n int) {
-
 		for range 100 {
 			if r.sendsTo(uid).limiter.AllowN(clock.Now(), 1) {
 				n++

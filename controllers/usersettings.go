@@ -56,8 +56,8 @@ type userSettingsReconciler struct {
 	foreign *lru.Cache
 }
 
-// maxRemembered is the maximum number of entries in each of the caches resolved and foreign. After
-// an entry is dropped, its Secret is read one more time.
+// maxRemembered is the maximum number of entries in each cache of a reconciler. After an entry of
+// resolved or foreign is dropped, its Secret is read one more time.
 const maxRemembered = 1 << 14
 
 func newUserSettingsReconciler(c client.Client, metadata, live client.Reader, clock clock.PassiveClock,

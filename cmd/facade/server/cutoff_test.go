@@ -8,10 +8,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
@@ -83,43 +80,4 @@ func TestATruncatedResponseIsVisiblyIncomplete(t *testing.T) {
 			server.Close()
 		}
 	}
-}
-
-// large is an archive with an event of 4 MiB.
-type large struct{ failing }
-
-func (large) Events(_ context.Context, _ string, _, from int, visit func(int, json.RawMessage) bool) error {
-	if from == 0 {
-		visit(0, json.RawMessage(`"`+strings.Repeat("x", 4<<20)+`"`))
-	}
-	return nil
-}
-
-// Each byte from the archive costs CPU time. A user who reads large archived events again and again
-// must therefore wait, as a user does who reads from a running session.
-func TestAUserWhoReadsTooMuchFromTheArchiveHasToWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		options := DefaultOptions()
-		options.Archive = large{}
-		facade := New(&stopped{}, options, prometheus.NewRegistry())
-		read := func(times int) time.Duration {
-			began := time.Now()
-			for range times {
-				request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/conversations/talk/events",
-					http.NoBody)
-				request.Header.Set(rest.KeyHeader, stubKey)
-				response := httptest.NewRecorder()
-				if facade.ServeHTTP(response, request); response.Code != http.StatusOK {
-					t.Fatalf("the facade answers %d", response.Code)
-				}
-			}
-			return time.Since(began)
-		}
-		if took := read(10); took > 0 {
-			t.Errorf("40 MiB took %s", took)
-		}
-		if took := read(20); took < 10*time.Second {
-			t.Errorf("80 more MiB took only %s", took)
-		}
-	})
 }

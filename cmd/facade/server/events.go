@@ -119,12 +119,18 @@ func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, e
 // 0 is the current journal, 1 the journal before it, and so on.
 func (s *server) archivedPages(uid string, earlier int) pager {
 	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
+		// Wait here if earlier reads exceeded the user's rate, and not while this read occupies one of
+		// the few ArchiveReads.
+		if err := hold.Pace(ctx, 1); err != nil {
+			return nil, err
+		}
 		done, err := s.budget.Wait(ctx, hold.User(), limits.ArchiveReads)
 		if err != nil {
 			return nil, err
 		}
 		defer done()
 		page := &archivedPage{eventRange: r, hold: hold}
+		defer func() { hold.Charge(page.read) }()
 		page.Events = []json.RawMessage{}
 		if r.reverse { // start near the end: IDs have no gaps
 			position, err := s.options.Archive.Position(ctx, uid)
@@ -141,10 +147,7 @@ func (s *server) archivedPages(uid string, earlier int) pager {
 				return &page.EventPage, nil
 			}
 		}
-		err = s.options.Archive.Events(ctx, uid, earlier, page.start, func(id int, event json.RawMessage) bool {
-			page.refused = hold.Pace(ctx, len(event))
-			return page.refused == nil && page.add(id, event)
-		})
+		err = s.options.Archive.Events(ctx, uid, earlier, page.start, page.add)
 		switch {
 		case page.refused != nil:
 			return nil, page.refused
@@ -168,15 +171,16 @@ type archivedPage struct {
 	session.EventPage
 	eventRange
 	hold *limits.Hold
-	size int
-	// refused is the error if the memory limits on responses had no room for an event, or if the user
-	// reads too fast.
+	// size counts the bytes in the page. read also counts the bytes of events that the page lacks.
+	size, read int
+	// refused is the error if the memory limits on responses had no room for an event.
 	refused error
 }
 
 // add adds an event. It returns false if the page is complete, or if the memory limits on responses
 // have no room for the event.
 func (p *archivedPage) add(id int, event json.RawMessage) bool {
+	p.read += len(event)
 	switch {
 	case p.end >= 0 && id > p.end:
 		return false

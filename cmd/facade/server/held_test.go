@@ -225,10 +225,13 @@ type stalled struct {
 	*httptest.ResponseRecorder
 	goOn <-chan struct{}
 	read *atomic.Int64
+	// stalled counts the large pieces that clients have begun to read.
+	stalled *atomic.Int64
 }
 
 func (s stalled) Write(text []byte) (int, error) {
 	if len(text) > 1<<20 {
+		s.stalled.Add(1)
 		<-s.goOn
 		runtime.KeepAlive(text)
 	}
@@ -245,16 +248,21 @@ func TestWaitingReadersHoldNoMemory(t *testing.T) {
 }
 
 func waitForRoom(t *testing.T, path string) {
-	const readers, size = 20, 16 << 20
+	const readers, size = 7, 4 << 20
 	options := DefaultOptions()
+	options.Limits.Responses = limits.Bounds{User: size + 1<<20, All: 80 << 20}
+	var before, memory runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
 	options.Archive = &stubArchive{sizes: []int{10, size, 10}}
 	handler, goOn := New(&crowd{}, options, prometheus.NewRegistry()), make(chan struct{})
 	var all sync.WaitGroup
+	var reached atomic.Int64
 	for range readers {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/conversations/ada"+path, http.NoBody)
 		r.Header.Set(rest.KeyHeader, "ada")
 		all.Go(func() {
-			client := stalled{httptest.NewRecorder(), goOn, &atomic.Int64{}}
+			client := stalled{httptest.NewRecorder(), goOn, &atomic.Int64{}, &reached}
 			defer func() {
 				if cut := recover(); cut != nil || client.Code != http.StatusOK || client.read.Load() < size+20 {
 					t.Errorf("%s: the answer is %d with %d bytes, aborted with %v", path, client.Code, client.read.Load(), cut)
@@ -265,12 +273,14 @@ func waitForRoom(t *testing.T, path string) {
 	}
 	synctest.Wait()
 	runtime.GC()
-	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
+	if n := reached.Load(); n > 1 {
+		t.Errorf("%s: %d readers got the large event at the same time", path, n)
+	}
 	close(goOn) // each reader then gets all events
 	all.Wait()
-	if most := uint64(readers * size / 2); memory.HeapAlloc > most {
-		t.Errorf("%s: %d waiting readers hold %d MiB", path, readers, memory.HeapAlloc>>20)
+	if held := int64(memory.HeapAlloc) - int64(before.HeapAlloc); held > readers*size/2 {
+		t.Errorf("%s: %d readers hold %d MiB while all but one wait", path, readers, held>>20)
 	}
 }
 
@@ -319,14 +329,56 @@ func TestLongResponsesCountTowardsTheLimitOfStreams(t *testing.T) {
 	}
 }
 
+// Each byte from the archive costs CPU time. A user who reads large archived events again and again
+// must therefore wait, as a user does who reads from a running session. Other users must not wait.
+func TestAUserWhoReadsTooMuchFromTheArchiveHasToWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		options := DefaultOptions()
+		options.Archive = &stubArchive{sizes: []int{4 << 20}}
+		facade := New(&crowd{}, options, prometheus.NewRegistry())
+		read := func(user string, times int) time.Duration {
+			began := time.Now()
+			for range times {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/conversations/"+user+"/events",
+					http.NoBody)
+				r.Header.Set(rest.KeyHeader, user)
+				response := httptest.NewRecorder()
+				if facade.ServeHTTP(response, r); response.Code != http.StatusOK {
+					t.Errorf("the facade answers %d to %s", response.Code, user)
+				}
+			}
+			return time.Since(began)
+		}
+		var all sync.WaitGroup
+		for _, user := range []string{"ada", "eve", "joe"} { // as many users as reads of the archive in total
+			if took := read(user, 10); took > 0 {
+				t.Errorf("the first 40 MiB of %s took %s", user, took)
+			}
+			all.Go(func() {
+				if took := read(user, 20); took < 10*time.Second {
+					t.Errorf("80 more MiB of %s took only %s", user, took)
+				}
+			})
+		}
+		time.Sleep(5 * time.Second)
+		if took := read("bob", 1); took > 0 {
+			t.Errorf("bob waited for others for %s", took)
+		}
+		all.Wait()
+	})
+}
+
 func TestArchivedPagesAreBoundedAndHaveNoGaps(t *testing.T) {
 	t.Parallel()
 	const m = 1 << 20
 	options := DefaultOptions()
 	options.Archive = &stubArchive{sizes: []int{10, 2 * m, m, 3 * m, 10, 16 * m, 10, m, 3 * m, 3 * m}}
 	client := client(t, options)
+	reads := 0
 	read := func(query string) (ids []int, page session.EventPage) {
-		text, err := io.ReadAll(ask(t, client, "ada", "/events?"+query).body)
+		user := []string{"ada", "bob", "eve", "jim", "joe"}[reads%5] // one user would exceed the read rate
+		reads++
+		text, err := io.ReadAll(ask(t, client, user, "/events?"+query).body)
 		if err == nil {
 			err = json.Unmarshal(text, &page)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"golang.org/x/time/rate"
 )
@@ -57,20 +58,27 @@ func (h *Hold) Release() {
 	}
 }
 
-// Pace counts the bytes that the facade read from a session or from the archive. It waits if the
-// user exceeds responseRate. Each byte costs CPU time, even if the client never gets it.
+// Pace counts the bytes that the facade read from a session's response. It waits if the user
+// exceeds responseRate. Each byte costs CPU time, even if the client never gets it.
 func (h *Hold) Pace(ctx context.Context, size int) error {
+	if h.readRate().WaitN(ctx, min(size, responseBurst)) != nil {
+		return userBusy
+	}
+	return nil
+}
+
+// Charge counts bytes like Pace, but does not wait. The user's next call of Pace waits longer. Charge
+// is for a caller that occupies a resource of all users, which other users must not wait for.
+func (h *Hold) Charge(size int) { h.readRate().ReserveN(time.Now(), min(size, responseBurst)) }
+
+func (h *Hold) readRate() *rate.Limiter {
 	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
 	a := h.budget.account(h.user)
 	if a.responses == nil {
 		a.responses = rate.NewLimiter(responseRate, responseBurst)
 	}
-	limiter := a.responses
-	h.budget.mu.Unlock()
-	if limiter.WaitN(ctx, min(size, responseBurst)) != nil {
-		return userBusy
-	}
-	return nil
+	return a.responses
 }
 
 // Reader returns a reader whose bytes count towards the hold. A nil hold counts nothing.
@@ -100,11 +108,10 @@ func (r *reader) Read(p []byte) (int, error) {
 }
 
 // Retry calls work(), which adds amounts to the hold. If an amount is refused, Retry releases the
-// hold, waits until there is room, and calls work() again. Retry gives up after MaxWait.
+// hold, waits until there is room, and calls work() again. Retry gives up MaxWait after the first
+// refusal.
 func (h *Hold) Retry(ctx context.Context, work func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, MaxWait)
-	defer cancel()
-	for {
+	for refused := false; ; refused = true {
 		h.Release()
 		h.wanted = 0
 		err := work()
@@ -112,6 +119,11 @@ func (h *Hold) Retry(ctx context.Context, work func() error) error {
 			return err
 		}
 		h.Release()
+		if !refused {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, MaxWait)
+			defer cancel()
+		}
 		if ctx.Err() != nil || h.Wait(ctx, h.wanted) != nil {
 			return err
 		}

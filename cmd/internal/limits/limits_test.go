@@ -359,6 +359,10 @@ func TestAUserWhoReadsTooFastHasToWait(t *testing.T) {
 		if took := read("bob", responseRate); took != 0 {
 			t.Errorf("another user waits %s", took)
 		}
+		b.Hold("ada", Responses).Charge(2 * responseRate)
+		if took := read("ada", responseRate); took != 3*time.Second {
+			t.Errorf("bytes after charged bytes take %s", took)
+		}
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := b.Hold("ada", Responses).Pace(short, 2*responseRate); !errors.Is(err, userBusy) {
