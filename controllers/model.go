@@ -65,8 +65,18 @@ type modelSends struct {
 	// this content.
 	content  [sha256.Size]byte
 	revision string
-	// uncertain is set if a model may have been sent whose revision is not recorded.
+	// uncertain is set if a model may have been sent whose revision is not recorded. content and
+	// revision are then wrong.
 	uncertain bool
+}
+
+// has reports whether the session has this model. If so, it remembers the model's revision.
+func (s *modelSends) has(model session.ModelSettings) bool {
+	if s.uncertain || s.content != contentOf(model) {
+		return false
+	}
+	s.revision = model.Revision
+	return true
 }
 
 func newModelReconciler(g *gatherer, c client.Client) *modelReconciler {
@@ -187,8 +197,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
-	if contentOf(model) == sends.content && !sends.uncertain {
-		sends.revision = model.Revision
+	if sends.has(model) {
 		return nil, nil
 	}
 	secret := &corev1.Secret{}
@@ -210,12 +219,10 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if err != nil {
 		return nil, err
 	}
-	if secret.Annotations[v1alpha1.AnnotationModel] == "" && !sends.uncertain {
-		// The session still has the model of its start.
+	if secret.Annotations[v1alpha1.AnnotationModel] == "" { // the session still has the model of its start
 		sends.content = contentOf(session.ModelSettings{Model: ptr.Deref(start.Settings.LLMModel, ""),
 			BaseURL: ptr.Deref(start.Settings.LLMBaseURL, ""), Key: string(secret.Data[session.LLMAPIKeyFile])})
-		if contentOf(model) == sends.content {
-			sends.revision = model.Revision
+		if sends.has(model) {
 			return nil, nil
 		}
 	}
