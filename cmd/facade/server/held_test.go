@@ -329,8 +329,8 @@ func TestLongResponsesCountTowardsTheLimitOfStreams(t *testing.T) {
 	}
 }
 
-// Each byte from the archive costs CPU time. A user who reads large archived events again and again
-// must therefore wait, as a user does who reads from a running session. Other users must not wait.
+// Each byte from the archive costs CPU time. The read rate of a user is therefore limited for the
+// archive, as it is for running sessions. Other users must not wait.
 func TestAUserWhoReadsTooMuchFromTheArchiveHasToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		options := DefaultOptions()
@@ -360,7 +360,7 @@ func TestAUserWhoReadsTooMuchFromTheArchiveHasToWait(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // fake time of the bubble
 		if took := read("bob", 1); took > 0 {
 			t.Errorf("bob waited for others for %s", took)
 		}
