@@ -152,11 +152,7 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 	if start.Secret.ResourceVersion != "" {
 		return nil
 	}
-	size := 0
-	for _, value := range start.Secret.Data {
-		size += len(value)
-	}
-	if size > corev1.MaxSecretSize {
+	if size := dataSize(start.Secret); size > corev1.MaxSecretSize {
 		return &oversizeError{size}
 	}
 	err := r.client.Create(ctx, start.Secret)

@@ -114,12 +114,20 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	// retryTurns limits the retries of refused sessions, but not of sessions that may lack an input:
 	// these sessions read little while the input is missing.
 	if refusal != nil && !inputsFirst && !r.memory.turns.take(user, o.Now) {
-		if o.class.Spec.MaxSessionsPerUser == nil {
-			r.queue.Leave(client.ObjectKeyFromObject(c)) // without a pod, it must not count as running
-		}
-		return &prepared{paused: true, blocked: blockerOf(refusal.err)}, nil
+		return r.pause(o, &prepared{blocked: blockerOf(refusal.err)}), nil
+	}
+	settle, wait := r.memory.pace.reserve(user, o.Now)
+	if wait > 0 {
+		r.memory.turns.giveBack(user)
+		return r.pause(o, &prepared{wait: wait, blocked: lifecycle.NewBlocker(v1alpha1.ReasonScheduling, "The session waits, "+
+			"because sessions with large secrets or tool servers start one after another")}), nil
 	}
 	start, err := r.prepare(ctx, *o)
+	if err != nil {
+		settle(0)
+	} else {
+		settle(dataSize(start.Secret))
+	}
 	if err != nil || start.unready != nil || start.blocked != nil {
 		r.memory.turns.giveBack(user)
 	}
@@ -140,6 +148,16 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	}
 	r.enterQueue(o, start.Class)
 	return start, nil
+}
+
+// pause marks a start as paused. If the class has no limit, the session leaves the queue: without a
+// pod, it must not count as running.
+func (r *conversationReconciler) pause(o *gathered, start *prepared) *prepared {
+	if o.class.Spec.MaxSessionsPerUser == nil {
+		r.queue.Leave(client.ObjectKeyFromObject(o.Conversation))
+	}
+	start.paused = true
+	return start
 }
 
 // enterQueue requests a slot, and reports whether the session has one. If no slot is free, the

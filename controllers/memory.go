@@ -22,6 +22,7 @@ import (
 type memory struct {
 	entries sync.Map // types.NamespacedName to memoryEntry
 	turns   retryTurns
+	pace    startPace
 }
 
 type memoryEntry struct {

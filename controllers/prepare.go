@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,8 +29,10 @@ type prepared struct {
 	// settings.
 	blocked *lifecycle.Blocker
 	// paused is set if it is too early for a retry: within the last minRetryDelay, the session was
-	// refused, or another refused session of the user was retried.
+	// refused, or another refused session of the user was retried. It is also set if startPace delays
+	// the start. wait is the delay of startPace.
 	paused bool
+	wait   time.Duration
 }
 
 // prepare reads the values that are needed to start a session. An attempt that replaces a lost pod
