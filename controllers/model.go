@@ -55,32 +55,39 @@ type modelReconciler struct {
 	*gatherer
 	client client.Client
 	sends  *lru.Cache // UID of a session's Secret to *modelSends
+	// contents maps the revision of a model to its modelContent. All sessions of a user have the same
+	// revision, so only the first session must read the key.
+	contents *lru.Cache
 }
+
+// modelContent is a hash of a model and its key.
+type modelContent [sha256.Size]byte
 
 // modelSends describes the model of a running session. The Secret of the key may change without a
 // change of the key. The model then gets a new revision, but is not sent again.
 type modelSends struct {
 	limiter *rate.Limiter
-	// content is a hash of the session's model and its key. revision is the last revision that has
-	// this content.
-	content  [sha256.Size]byte
+	// content is the content of the session's model; zero if unknown. revision is the last revision
+	// that has this content.
+	content  modelContent
 	revision string
 	// uncertain is set if a model may have been sent whose revision is not recorded. content and
 	// revision are then wrong.
 	uncertain bool
 }
 
-// has reports whether the session has this model. If so, it remembers the model's revision.
-func (s *modelSends) has(model session.ModelSettings) bool {
-	if s.uncertain || s.content != contentOf(model) {
+// has reports whether the session has a model with this content. If so, it remembers the revision.
+func (s *modelSends) has(content modelContent, revision string) bool {
+	if s.uncertain || s.content != content {
 		return false
 	}
-	s.revision = model.Revision
+	s.revision = revision
 	return true
 }
 
 func newModelReconciler(g *gatherer, c client.Client) *modelReconciler {
-	return &modelReconciler{gatherer: g, client: c, sends: lru.New(maxRemembered)}
+	return &modelReconciler{gatherer: g, client: c, sends: lru.New(maxRemembered),
+		contents: lru.New(maxRemembered)}
 }
 
 func (r *modelReconciler) setup(mgr ctrl.Manager) error {
@@ -154,6 +161,9 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if !sends.uncertain && (revision == sent || revision == sends.revision) {
 		return reconcile.Result{}, nil
 	}
+	if content, known := r.contents.Get(revision); known && sends.has(content.(modelContent), revision) {
+		return reconcile.Result{}, nil
+	}
 	if !sends.limiter.AllowN(r.options.Clock.Now(), 1) {
 		return reconcile.Result{RequeueAfter: modelInterval}, nil
 	}
@@ -197,7 +207,9 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
-	if sends.has(model) {
+	content := contentOf(model)
+	r.contents.Add(model.Revision, content)
+	if sends.has(content, model.Revision) {
 		return nil, nil
 	}
 	secret := &corev1.Secret{}
@@ -222,7 +234,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if secret.Annotations[v1alpha1.AnnotationModel] == "" { // the session still has the model of its start
 		sends.content = contentOf(session.ModelSettings{Model: ptr.Deref(start.Settings.LLMModel, ""),
 			BaseURL: ptr.Deref(start.Settings.LLMBaseURL, ""), Key: string(secret.Data[session.LLMAPIKeyFile])})
-		if sends.has(model) {
+		if sends.has(content, model.Revision) {
 			return nil, nil
 		}
 	}
@@ -245,7 +257,7 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationModel, model.Revision)
 	err = r.client.Patch(ctx, changed, client.MergeFromWithOptions(secret, client.MergeFromWithOptimisticLock{}))
 	if err == nil {
-		sends.content, sends.revision, sends.uncertain = contentOf(model), model.Revision, false
+		sends.content, sends.revision, sends.uncertain = content, model.Revision, false
 	}
 	return nil, client.IgnoreNotFound(err)
 }
@@ -284,7 +296,7 @@ func (r *modelReconciler) readModel(ctx context.Context, namespace string,
 	return model, nil, nil
 }
 
-func contentOf(m session.ModelSettings) [sha256.Size]byte {
+func contentOf(m session.ModelSettings) modelContent {
 	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q", m.Model, m.BaseURL, m.Key))
 }
 

@@ -244,12 +244,11 @@ func TestAModelThatCannotBeUsedIsNotSent(t *testing.T) {
 // Each change of the key's Secret gives the model a new revision, even if the key stays the same. The
 // manager must not write the session's Secret then: a write of a large Secret costs the API server
 // much CPU time, and a user could change the Secret of the key again and again.
-func TestAModelWithAnUnchangedKeyIsNotSentAgain(t *testing.T) {
-	t.Parallel()
-	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
-	archive.manager(t, ns)
-	settings := modelUser(t, ns)
-	c := runningConversation(t, ns, "c")
+// annotateKey returns a function that annotates the Secret of the settings' key, and waits until the
+// manager has handled the change. The key itself does not change. The function then changes the key
+// of another user, whose running session shows when the manager has handled both changes.
+func annotateKey(t *testing.T, ns string, archive *turnArchive, settings *v1alpha1.UserSettings) func(value string) {
+	t.Helper()
 	other := userSettings(ns, "bob")
 	other.Spec = *settings.Spec.DeepCopy()
 	other.Spec.LLMAPIKeyRef = ref("marker")
@@ -259,22 +258,55 @@ func TestAModelWithAnUnchangedKeyIsNotSentAgain(t *testing.T) {
 	create(t, b)
 	kubelet{t, ns, "b"}.start()
 	b = awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	llm := &corev1.Secret{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "llm"}, llm); err != nil {
-		t.Fatal(err)
-	}
-	// annotate changes the Secret of the key, but not the key. The later change of bob's key shows when
-	// the manager has handled the change.
-	annotate := func(value string) {
-		change(t, llm, func(s *corev1.Secret) { s.Annotations = map[string]string{"example.com/n": value} })
+	return func(value string) {
+		t.Helper()
+		change(t, secretWith(ns, "llm", ""), func(s *corev1.Secret) {
+			s.Annotations = map[string]string{"example.com/n": value}
+		})
 		change(t, marker, func(s *corev1.Secret) { s.Data["key"] = []byte("sk-marker-" + value) })
 		archive.awaitModel(t, b, "a/one", "sk-marker-"+value)
 	}
+}
+
+func TestAChangedSecretIsNotReadForEachSession(t *testing.T) {
+	t.Parallel()
+	const sessions = 8
+	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
+	archive.manager(t, ns)
+	settings := modelUser(t, ns)
+	annotate := annotateKey(t, ns, archive, settings)
+	for n := range sessions {
+		runningConversation(t, ns, fmt.Sprint("c-", n))
+	}
+	reads := func() (n int) {
+		for _, r := range testenv.Requests(t, auditDir, managerUser) {
+			if r.Object.Namespace == ns && r.Object.Name == "llm" && r.Verb == "get" {
+				n++
+			}
+		}
+		return n
+	}
+	annotate("1") // the manager learns the model of each session
+	before := reads()
+	annotate("2")
+	// The manager's workers may read the key at the same time.
+	if n := reads() - before; n < 1 || n > modelWorkers+1 {
+		t.Errorf("%d sessions read the key %d times", sessions, n)
+	}
+}
+
+func TestAModelWithAnUnchangedKeyIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
+	archive.manager(t, ns)
+	settings := modelUser(t, ns)
+	c := runningConversation(t, ns, "c")
+	annotate := annotateKey(t, ns, archive, settings)
 	annotate("1")
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("b/two") })
 	archive.awaitModel(t, c, "b/two", "sk-first")
 	annotate("2")
-	change(t, llm, func(s *corev1.Secret) { s.Data["key"] = []byte("sk-second") })
+	change(t, secretWith(ns, "llm", ""), func(s *corev1.Secret) { s.Data["key"] = []byte("sk-second") })
 	archive.awaitModel(t, c, "b/two", "sk-second")
 	if got := archive.sends(t, ns); got != "4 uploads, 4 patches" { // bob's session got two of them
 		t.Errorf("two changes of the model in each of two sessions cause %s", got)
