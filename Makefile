@@ -147,7 +147,7 @@ bench-watch: k8s ## Measure one facade while 200 clients watch 50 conversations:
 KILLS ?= 30
 
 .PHONY: chaos
-chaos: k8s ## Kill managers, facades, the archive, the API server and etcd KILLS times, or measure users while a tenant attacks: HOSTILE=2m.
+chaos: k8s ## Kill managers, facades, the archive, the API server and etcd KILLS times, or measure users while a tenant attacks: HOSTILE=10m.
 	@$(GO_BUILD) -o bin/ $(if $(HOSTILE),./cmd/...,./cmd/manager ./cmd/facade ./cmd/archive) ./hack/test/chaos && \
 		exec bin/chaos $(if $(HOSTILE),-hostile=$(HOSTILE),-kills=$(KILLS)) $(CHAOS_FLAGS)
 

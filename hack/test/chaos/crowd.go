@@ -63,6 +63,7 @@ type crowd struct {
 	phase   string
 	open    map[string]int                // number of unfinished measurements, keyed by phase
 	times   map[[2]string][]time.Duration // keyed by phase and by the name of the measured time
+	omitted map[string]int                // number of omitted measurements, keyed by phase
 	failed  map[string][]string           // error texts, keyed by phase
 	waiting map[string]chan struct{}      // keyed by conversation; closed when it runs
 }
@@ -70,7 +71,7 @@ type crowd struct {
 // newCrowd creates the users. They have the rights of namespace editors.
 func newCrowd(ctx context.Context, i *installation, model string, seed uint64) (*crowd, error) {
 	c := &crowd{installation: i, times: map[[2]string][]time.Duration{}, failed: map[string][]string{},
-		open: map[string]int{}, waiting: map[string]chan struct{}{},
+		open: map[string]int{}, omitted: map[string]int{}, waiting: map[string]chan struct{}{},
 		random: func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream)) }}
 	api, err := client.New(i.peopleConf, client.Options{Scheme: i.admin.Scheme()})
 	if err != nil {
@@ -199,13 +200,17 @@ func (c *crowd) leave(ctx context.Context, phase string) error {
 }
 
 // measure begins a measurement. The returned function ends the measurement. It takes the error of
-// the measured action, or nil.
+// the measured action, or nil. The measured time is omitted if the hypervisor stole CPU time for
+// more than a tenth of it: the tenant did not cause this delay.
 func (c *crowd) measure(ctx context.Context, what string) func(err error) {
+	before, _ := sampleStolen()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	phase, began := c.phase, time.Now()
 	c.open[phase]++
 	return func(err error) {
+		took := time.Since(began)
+		after, _ := sampleStolen()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.open[phase]--
@@ -213,8 +218,10 @@ func (c *crowd) measure(ctx context.Context, what string) func(err error) {
 		case phase == "" || ctx.Err() != nil:
 		case err != nil:
 			c.failed[phase] = append(c.failed[phase], fmt.Sprintf("%s: %v", what, err))
+		case after.cpu-before.cpu > took.Seconds()/10:
+			c.omitted[phase]++
 		default:
-			c.times[[2]string{phase, what}] = append(c.times[[2]string{phase, what}], time.Since(began))
+			c.times[[2]string{phase, what}] = append(c.times[[2]string{phase, what}], took)
 		}
 	}
 }
@@ -369,6 +376,7 @@ func (c *crowd) print(out io.Writer, r *report) {
 			}
 		}
 	}
+	line("omitted: CPU time was stolen\t\t%d\t%d", c.omitted[aloneInCluster], c.omitted[besideTenant])
 	line("failed requests\t\t%d\t%d", len(c.failed[aloneInCluster]), len(c.failed[besideTenant]))
 	for _, phase := range phases {
 		for _, text := range c.failed[phase] {
