@@ -119,8 +119,8 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	settle, wait := r.memory.pace.reserve(user, o.Now)
 	if wait > 0 {
 		r.memory.turns.giveBack(user)
-		return r.pause(o, &prepared{wait: wait, blocked: lifecycle.NewBlocker(v1alpha1.ReasonScheduling, "The session waits, "+
-			"because sessions with large secrets or tool servers start one after another")}), nil
+		return r.pause(o, &prepared{wait: wait, blocked: lifecycle.NewBlocker(v1alpha1.ReasonScheduling,
+			"The session waits, because sessions with large secrets or tool servers start one after another")}), nil
 	}
 	start, err := r.prepare(ctx, *o)
 	if err != nil {

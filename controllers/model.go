@@ -158,10 +158,7 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	}
 	sent := cmp.Or(secret.Annotations[v1alpha1.AnnotationModel], pod.Labels[v1alpha1.LabelModel])
 	revision, sends := objects.ModelRevision(c.Spec.EffectiveSettings(&settings.Spec), key), r.sendsTo(secret.UID)
-	if !sends.uncertain && (revision == sent || revision == sends.revision) {
-		return reconcile.Result{}, nil
-	}
-	if content, known := r.contents.Get(revision); known && sends.has(content.(modelContent), revision) {
+	if r.isCurrent(sends, sent, revision) {
 		return reconcile.Result{}, nil
 	}
 	if !sends.limiter.AllowN(r.options.Clock.Now(), 1) {
@@ -176,6 +173,16 @@ func (r *modelReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		ctrl.LoggerFrom(ctx).Info("The changed model was not sent to the session", "reason", blocker.Message)
 	}
 	return reconcile.Result{}, err
+}
+
+// isCurrent reports whether a session has the model with this revision. sent is the recorded revision
+// of the session's model.
+func (r *modelReconciler) isCurrent(sends *modelSends, sent, revision string) bool {
+	if sends.uncertain {
+		return false
+	}
+	content, known := r.contents.Get(revision)
+	return revision == sent || revision == sends.revision || known && sends.has(content.(modelContent), revision)
 }
 
 // inheritsModel reports whether settings have no model of their own. A running session keeps an
