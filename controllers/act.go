@@ -144,9 +144,9 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 // if the hash of its inputs is the same or if it claims a warm pod for this attempt. It replaces
 // any other existing Secret, because no pod of this attempt uses that Secret.
 //
-// If the replaced Secret belongs to this attempt, another manager may be starting the attempt too,
-// and may still create a pod with the default name. The new Secret therefore claims no warm pod.
-// Otherwise, the session could get two pods.
+// If the replaced Secret belongs to this attempt, another manager may have written it, and may still
+// create a pod with the default name. If the new Secret claimed a warm pod, the session could then
+// have two pods. It therefore claims none.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {

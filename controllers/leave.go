@@ -58,7 +58,7 @@ type leaver struct {
 	pool        *calls.Pool
 	token       func(ctx context.Context, uid string) (string, error)
 	authorities func(ctx context.Context) (*x509.CertPool, error)
-	// noted wakes up the method Start after a change of the field users.
+	// noted wakes up Start() after a change of the field users.
 	noted chan struct{}
 
 	mu    sync.Mutex

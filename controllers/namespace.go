@@ -105,7 +105,7 @@ func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class o
 	})
 }
 
-// ensureOne creates the object want, or corrects the existing object. The function correct changes
+// ensureOne creates the object want, or corrects the existing object. correct() changes
 // an object to match want, and reports whether it already matched.
 //
 // The cache holds only objects with Parley's label. If an object exists but is not in the cache,

@@ -301,8 +301,8 @@ func TestARefusedSessionGivesItsSlotToTheNextSession(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// If a refused session gave up its slot immediately, all waiting sessions would soon have a Secret
-// and a volume, but no pod.
+// A session whose pod is refused keeps its slot for some time. Otherwise the next session would get
+// the slot, create its Secret and volume, and be refused too, and so on for all waiting sessions.
 func TestOtherSessionsStayQueuedWhileAQuotaRefusesASession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -87,7 +87,7 @@ func (p *warmPause) note(session types.NamespacedName, lacksRoom bool, now time.
 	p.changed(session.Namespace)
 }
 
-// The method refused pauses the pools of a namespace after the API server rejected a warm pod.
+// refused() pauses the pools of a namespace after the API server rejected a warm pod.
 func (p *warmPause) refused(namespace string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *pausedSpace) begin(now time.Time) {
 	s.delay = min(2*s.delay, maxWarmPause)
 }
 
-// The method left returns the remaining time of the pause in a namespace, or zero without a pause.
+// left() returns the remaining time of the pause in a namespace, or zero without a pause.
 // While a session waits for room (at most maxRoomWait), the end of the pause is unknown, and the
 // result is minWarmPause.
 func (p *warmPause) left(namespace string, now time.Time) time.Duration {

@@ -59,7 +59,7 @@ func (g guard) request(ctx context.Context, managedFor map[string]string) (reque
 	return request{guard: g, namespace: admitted.Namespace, user: admitted.UserInfo, managedFor: managedFor}, nil
 }
 
-// The method may reports whether the sender has a right; an empty name means all objects of the
+// may() reports whether the sender has a right; an empty name means all objects of the
 // resource.
 func (r request) may(ctx context.Context, verb, group, resource, name string) (bool, error) {
 	extra := make(map[string]authorizationv1.ExtraValue, len(r.user.Extra))

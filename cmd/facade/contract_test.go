@@ -58,7 +58,7 @@ const (
 )
 
 var loadContract = sync.OnceValues(func() (*contract, error) {
-	// The method compile puts all schemas into the $defs of each schema that it compiles, so
+	// compile() puts all schemas into the $defs of each schema that it compiles, so
 	// references must point there. The library does not check formats, so each date gets a pattern.
 	text := strings.NewReplacer(schemaPrefix, `"#/$defs/`, dateFormat, datePattern).Replace(string(rest.OpenAPI))
 	d := &contract{routes: http.NewServeMux(), compiled: map[string]*jsonschema.Resolved{}}

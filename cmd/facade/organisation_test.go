@@ -49,7 +49,7 @@ func (o *organisation) writeSecret(t *testing.T, text string) {
 	}
 }
 
-// The method settings creates a UserSettings with a model. The parameter group may be empty.
+// settings() creates a UserSettings with a model. The parameter group may be empty.
 func (o *organisation) settings(t *testing.T, name, username, group string) *v1alpha1.UserSettings {
 	t.Helper()
 	owner := &v1alpha1.SettingsOwner{Username: username}

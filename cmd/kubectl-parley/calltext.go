@@ -46,7 +46,7 @@ func callText(e *session.Event) string {
 	return visible(strings.Join(lines, "\n"))
 }
 
-// editText describes an edit, and removes the described arguments from args. The function take
+// editText describes an edit, and removes the described arguments from args. take()
 // returns an argument and removes it from args.
 func editText(args map[string]any, take func(string) string) []string {
 	path := take("path")

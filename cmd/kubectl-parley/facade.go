@@ -77,7 +77,7 @@ type facadeUser struct {
 	lost bool
 	// asleep is called with the reason why the session is stopped, and with an empty reason as soon
 	// as the session starts. It returns false if nothing will start the session. If asleep is nil,
-	// the method follow returns an error for a stopped session.
+	// follow() returns an error for a stopped session.
 	asleep func(reason string) (wait bool)
 	// preview receives the previews. If it is nil, the stream is requested without previews.
 	preview func(*session.Preview)
@@ -85,7 +85,7 @@ type facadeUser struct {
 
 // connect returns a client for the person who is signed in at the facade. If nobody is signed in,
 // it returns a client for the user of a Conversation or, if conversation is empty, for the user in
-// f.settings. A forwarded port stays open until the context ends. The function report prints
+// f.settings. A forwarded port stays open until the context ends. report() prints
 // interruptions of the forwarding.
 func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
 	report reporter) (*facadeUser, error) {

@@ -93,7 +93,7 @@ func startedAs(now *rest.Conversation) (bool, error) {
 	return now.Status != string(v1alpha1.StateStarting), nil
 }
 
-// await prints the progress of a conversation until the function done returns true or an error.
+// await prints the progress of a conversation until done() returns true or an error.
 func (p *facadeUser) await(ctx context.Context, c *cluster, name string,
 	done func(*rest.Conversation) (bool, error)) error {
 	steps := newProgress(c.ErrOut)

@@ -75,7 +75,7 @@ func stalled(c *v1alpha1.Conversation) bool {
 
 var errDeleted = errors.New("the Conversation was deleted")
 
-// follow watches a Conversation and prints its progress until the function done returns true or an
+// follow watches a Conversation and prints its progress until done() returns true or an
 // error.
 func (c *cluster) follow(ctx context.Context, p *progress, name string, done func(*v1alpha1.Conversation) (bool,
 	error)) error {

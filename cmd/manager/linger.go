@@ -31,8 +31,9 @@ func newLingering(server crwebhook.Server) *lingering {
 }
 
 // Register registers a handler. The end of the server does not cancel the handler's context, so
-// that running calls finish. After the manager has stopped, each response closes its connection.
-// Otherwise an API server with an open connection would keep calling this replica.
+// that running calls finish. The server still answers for some time after the manager's controllers
+// have stopped. In this time, each response closes its connection. Otherwise an API server with an
+// open connection would keep calling this replica.
 func (l *lingering) Register(path string, hook http.Handler) {
 	l.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), callTimeout)

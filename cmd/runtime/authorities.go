@@ -25,7 +25,7 @@ var imageAuthorities = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// The function trust makes this process and its children trust the authorities in bundle, in
+// trust() makes this process and its children trust the authorities in bundle, in
 // addition to the authorities of the container image. It sets environment variables to the paths of
 // two files. Most programs use such a file instead of their own list, so the first file contains
 // the authorities of the image and of bundle. Node uses the file in NODE_EXTRA_CA_CERTS in addition

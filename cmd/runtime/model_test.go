@@ -59,7 +59,7 @@ func modelPod(t *testing.T, model *keyedModel, change func(*session.Document)) *
 	return onScratch(t, on)
 }
 
-// The method change stores changed model settings in the archive, like the manager.
+// change() stores changed model settings in the archive, like the manager.
 func (p *scratchPod) change(t *testing.T, settings session.ModelSettings) {
 	t.Helper()
 	sealed, err := session.SealModel(secretValues[session.KeyFile], p.doc.UID, settings)

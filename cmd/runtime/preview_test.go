@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// watch opens a stream with previews. The function until reads the stream until a preview meets the
+// watch opens a stream with previews. until() reads the stream until a preview meets the
 // condition.
 func (p *pod) watch(t *testing.T) (until func(condition string, met func(session.Preview) bool),
 	previews *strings.Builder) {

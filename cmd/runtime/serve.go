@@ -119,7 +119,7 @@ func keyCheck(key string) func(*http.Request) bool {
 	}
 }
 
-// The function with returns a handler that serves requests as soon as this part of the session
+// with() returns a handler that serves requests as soon as this part of the session
 // exists. Before that, it responds with status 503.
 func with[T any](s *run, part **T, serve func(*T, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

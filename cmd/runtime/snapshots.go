@@ -154,7 +154,7 @@ func (k *snapshots) take(ctx context.Context) error {
 	return err
 }
 
-// The method current reports whether the archive has the files as they were after the last turn.
+// current() reports whether the archive has the files as they were after the last turn.
 func (k *snapshots) current() bool {
 	if k == nil {
 		return false
@@ -193,7 +193,7 @@ func (k *snapshots) finish(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		k.stop(ctx)
-		_ = k.take(ctx) // the method take logs its error
+		_ = k.take(ctx) // take() logs its error
 	})
 	return running.Wait
 }

@@ -33,7 +33,7 @@ type warmPod struct {
 	bind session.Bind
 }
 
-// The function warm turns a pod into a warm pod, which has only its own key. The document and the
+// warm() turns a pod into a warm pod, which has only its own key. The document and the
 // secrets come with the Bind.
 func warm(t *testing.T, p *pod) *warmPod {
 	t.Helper()

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The method failed waits until this many turns have ended with an error, and returns the events.
+// failed() waits until this many turns have ended with an error, and returns the events.
 func (p *pod) failed(t *testing.T, turns int) string {
 	t.Helper()
 	var events string

@@ -6,7 +6,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestAnImageWithoutAMessageCountsAsWork(t *testing.T) {
+func TestAFirstMessageWithOnlyAnImageCountsAsWork(t *testing.T) {
 	for name, spec := range map[string]v1alpha1.ConversationSpec{
 		"URLs": {ImageURLs: []string{"u"}},
 		"ConfigMaps": {Images: []v1alpha1.ConversationImage{

@@ -60,7 +60,7 @@ func shorten(text string, n int) string {
 	return strings.Clone(lifecycle.Truncate(text, n))
 }
 
-// elementSize is the number of bytes that the function measure adds for each element of a list.
+// elementSize is the number of bytes that measure() adds for each element of a list.
 const elementSize = 16
 
 // measure returns the size of all texts in a value together, and the size of the longest text, in

@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// The method turn starts a turn for a prompt, or resumes an interrupted turn.
+// turn() starts a turn for a prompt, or resumes an interrupted turn.
 func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopReason, error) {
 	id, _ := params.Meta[acp.MetaTurn].(string)
 	if id != "" && id == s.state.turnID {
@@ -199,7 +199,7 @@ func (s *Session) request(ctx context.Context) llm.Request {
 	return r
 }
 
-// The method answer records a message of the model, and sends its text and calls to the client.
+// answer() records a message of the model, and sends its text and calls to the client.
 func (s *Session) answer(ctx context.Context, answer llm.Answer, replayed int) error {
 	s.state.makeCallsValid(answer.Message)
 	var updates []acp.Update

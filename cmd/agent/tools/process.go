@@ -231,7 +231,7 @@ func (o *output) take(running bool) string {
 	return text
 }
 
-// end returns the last part of the output. It leaves out output that the method take has already
+// end returns the last part of the output. It leaves out output that take() has already
 // returned. If no output has arrived since the previous call of end, grown is false and the text is
 // empty. The text may end with a part of a secret, which the runtime removes.
 func (o *output) end() (text string, grown bool) {

@@ -75,7 +75,7 @@ type handler struct {
 	turnReaders, usageReaders *semaphore.Weighted
 }
 
-// NewHandler serves a store to clients with a valid token. The function public returns the keys
+// NewHandler serves a store to clients with a valid token. public() returns the keys
 // that verify tokens.
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() ([]ed25519.PublicKey, error)) http.Handler {

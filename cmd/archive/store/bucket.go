@@ -30,7 +30,7 @@ var (
 type entry struct {
 	key  string
 	size int64
-	// version is the version of the object. The method open returns the object with the same version.
+	// version is the version of the object. open() returns the object with the same version.
 	version string
 }
 

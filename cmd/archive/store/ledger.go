@@ -185,7 +185,7 @@ func boundedModel(models map[string]counts, model string) string {
 	return model
 }
 
-// The method lines calls visit() for all costs in the ledger.
+// lines() calls visit() for all costs in the ledger.
 func (l *ledger) lines(visit func(day, namespace, model string, c counts)) {
 	for day, namespaces := range l.Ended {
 		for namespace, models := range namespaces {

@@ -21,7 +21,7 @@ const bufferSize = 64 << 10
 
 var newline = []byte("\n")
 
-// The method lines calls sink() for each event of a segment, and writes the event and its newline
+// lines() calls sink() for each event of a segment, and writes the event and its newline
 // to the writer that sink() returns. It ends when sink() returns nil. A last line without a newline
 // is not an event: an older version of the archive was interrupted while it wrote this line.
 func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writer) (err error) {

@@ -100,7 +100,7 @@ func (s *Store) SetTurn(ctx context.Context, uid, conversation string, attempt i
 		if err != nil || bytes.Equal(text, before) {
 			return err
 		}
-		// The write needs no condition, because the method claim has already refused reports of earlier
+		// The write needs no condition, because claim() has already refused reports of earlier
 		// attempts. If two writes race, the older outcome may stay until the runtime reports again.
 		if err := s.bucket.put(ctx, turnKey(uid), "application/json", text, condition{}); err != nil {
 			return fmt.Errorf("write the outcome of the turn: %w", err)
@@ -140,7 +140,8 @@ func (s *Store) Turns(ctx context.Context, tag, after string, wait time.Duration
 }
 
 // listTurns lists the outcomes. It reads only outcomes that changed since the last listing. The
-// list is empty if the new tag equals the parameter known.
+// parameter known is the tag of the caller's last list. If the tag is still the same, the new list
+// is empty.
 func (s *Store) listTurns(ctx context.Context, known, after string) (list session.TurnList, tag string, err error) {
 	s.turns.mu.Lock()
 	defer s.turns.mu.Unlock()

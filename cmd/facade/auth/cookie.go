@@ -67,8 +67,8 @@ type claims struct {
 	Expires   int64    `json:"exp"`
 	// ID identifies the cookie for revocation.
 	ID string `json:"id"`
-	// Link is set in the code of a sign-in link. Such a code can be exchanged for a cookie one
-	// time.
+	// Link is set in the secret code of a sign-in link. Such a code can be exchanged for a cookie
+	// one time.
 	Link bool `json:"link,omitempty"`
 	// Flow is set in the cookie of an unfinished sign-in.
 	Flow *Flow `json:"flow,omitempty"`

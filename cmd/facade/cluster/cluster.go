@@ -80,7 +80,7 @@ type Options struct {
 	Agents, Models string
 }
 
-// New connects to the cluster. The cache is empty until the method Start is called.
+// New connects to the cluster. The cache is empty until Start() is called.
 func New(ctx context.Context, cfg *clientrest.Config, namespace string, options Options) (*Cluster, error) {
 	cfg = clientrest.CopyConfig(cfg)
 	// Disable the client-side rate limit: the API server protects itself with API Priority and

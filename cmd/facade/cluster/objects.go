@@ -159,7 +159,7 @@ func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedNa
 	return conversation, err
 }
 
-// ConversationsOf calls the function look with the conversations of a user, from the cache. look
+// ConversationsOf calls look() with the conversations of a user, from the cache. look
 // must not modify the conversations, and must copy the parts that it needs later.
 func (c *Cluster) ConversationsOf(ctx context.Context, user *v1alpha1.UserSettings,
 	look func(all []v1alpha1.Conversation)) error {

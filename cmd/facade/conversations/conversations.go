@@ -107,7 +107,7 @@ func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []
 	return true, err
 }
 
-// change reads a conversation of the user and calls the function do with it. It returns "not found"
+// change reads a conversation of the user and calls do() with it. It returns "not found"
 // if the conversation is deleted or recreated after the read.
 func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	do func(context.Context, *v1alpha1.Conversation) error) (*v1alpha1.Conversation, error) {

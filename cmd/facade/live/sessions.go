@@ -32,7 +32,7 @@ const (
 	// session sends at least two keep-alive comments on an idle stream.
 	idleTimeout = 40 * time.Second
 	// MaxResponse limits the bytes of an event or a response of a session. A correct session stays
-	// below this limit, even if it sends a large file twice, as before and after a change.
+	// below this limit, even if an event contains a large file twice: before and after a change.
 	MaxResponse = 17 << 20
 )
 
@@ -256,8 +256,8 @@ type Event struct {
 	Preview bool
 }
 
-// Follow calls the function take for each event after the given ID and, if previews is set, for
-// each preview. It calls the function alive for each keep-alive comment. It ends when one of these
+// Follow calls take() for each event after the given ID and, if previews is set, for
+// each preview. It calls alive() for each keep-alive comment. It ends when one of these
 // calls fails, when the session ends, or when the user's limit has no room for a large event.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, previews bool,
 	held *limits.Hold, take func(Event) error, alive func() error) error {

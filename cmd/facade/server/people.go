@@ -154,7 +154,7 @@ func (s *server) appear(ctx context.Context, username string, names []types.Name
 }
 
 // countPerson counts a request towards the rate limit of the person. Requests that use a
-// UserSettings count towards the rate limit of this UserSettings: see the method admit.
+// UserSettings count towards the rate limit of this UserSettings: see admit().
 func (s *server) countPerson(credential auth.Credential) error {
 	return s.budget.Count("person "+credential.Username, 1)
 }

@@ -168,14 +168,14 @@ type operation struct {
 	queue limits.Resource
 	// waits is set if the operation may wait for a session, until the client disconnects.
 	waits bool
-	// The function serve replaces the function do if the response is long or not JSON. Such a
+	// serve() replaces do() if the response is long or not JSON. Such a
 	// response counts as a stream. An error of serve is sent to the client only if serve has sent
 	// nothing.
 	serve func(w http.ResponseWriter, r request) error
 }
 
 func (s *server) operations() map[string]map[string]operation {
-	// on returns an operation on one conversation. The function do itself reads the conversation.
+	// on returns an operation on one conversation. do() itself reads the conversation.
 	on := func(do func(context.Context, *auth.User, string) (any, error)) operation {
 		return operation{do: func(ctx context.Context, r request) (any, error) {
 			return do(ctx, r.user, r.PathValue("id"))

@@ -19,7 +19,7 @@ type plan struct {
 	others []owner
 	// before is the stored spec as JSON.
 	before map[string]any
-	// apply contains the fields that the facade applies. The function claim selects them.
+	// apply contains the fields that the facade applies. claim() selects them.
 	apply map[string]any
 	// force makes the write ignore conflicts with other managers. It is set only if every field in
 	// conflict has its default value and no manager chose that value.

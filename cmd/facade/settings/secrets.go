@@ -115,7 +115,7 @@ func (s *Store) storeSecret(ctx context.Context, u *auth.User, name string, entr
 	})
 }
 
-// storeSecrets stores secrets by means of a settings request. The function relocate maps an error's
+// storeSecrets stores secrets by means of a settings request. relocate() maps an error's
 // location in the settings request to its location in the client's request.
 func (s *Store) storeSecrets(ctx context.Context, u *auth.User, secrets rest.UserSecrets,
 	relocate func(rest.Location) rest.Location) error {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// action is a client's packet with an action. The function done must be called when the packet is
+// action is a client's packet with an action. done() must be called when the packet is
 // no longer used.
 type action struct {
 	packet []byte

@@ -277,7 +277,7 @@ func (s *Client) read(ctx context.Context, c Conversation) error {
 
 // receive reads a frame. If the limits have no room for the frame, it discards the frame and
 // returns nil. There is no timeout: a client that sends a frame too slowly cannot send its pong in
-// time, and the method ping disconnects it.
+// time, and ping() disconnects it.
 func (s *Client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
 	_, from, err := s.conn.Reader(ctx)
 	if err != nil {

@@ -20,8 +20,7 @@ const (
 // from the start. Only bytes that have arrived count towards the total, so that a slow sender does
 // not delay other users. Any Content-Type is accepted, also that of an HTML form: a form on another
 // site cannot send the session key, and the facade accepts the cookie only from its own page. The
-// caller must call the function done after the work on the body. The function is nil after an
-// error.
+// caller must call done() after the work on the body. After an error, done is nil.
 func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(), err error) {
 	announced := r.ContentLength
 	switch {
@@ -41,7 +40,7 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 }
 
 // ReadFrame reads a frame of a user's socket. Its bytes count as they arrive, because its length is
-// not known in advance. The caller must call the function done, as for ReadBody.
+// not known in advance. The caller must call done(), as for ReadBody.
 func (b *Budget) ReadFrame(ctx context.Context, frame io.Reader, user string) (body []byte, done func(), err error) {
 	hold := b.Hold(user, Bodies)
 	return b.read(ctx, hold.Reader(ctx, frame), hold)

@@ -126,7 +126,7 @@ func (s *Store) write(l *Login) error {
 	return nil
 }
 
-// locked calls the function do while no other process changes the login at a facade.
+// locked calls do() while no other process changes the login at a facade.
 func (s *Store) locked(ctx context.Context, facade string, do func() error) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("store the login: %w", err)

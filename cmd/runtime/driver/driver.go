@@ -41,7 +41,7 @@ type Options struct {
 	// MaskUnfinished masks secrets in an unfinished text. It removes the end of the text if a
 	// secret may begin there.
 	MaskUnfinished func(text string) string
-	// Busy keeps the session from becoming idle until the function done is called. Idle returns a
+	// Busy keeps the session from becoming idle until done() is called. Idle returns a
 	// channel that is closed when the session is idle.
 	Busy func() (done func())
 	Idle func(context.Context) <-chan struct{}
@@ -226,7 +226,7 @@ func (d *Driver) open() error {
 func (d *Driver) wait(ctx context.Context, changed <-chan struct{}) *session.Termination {
 	d.mu.Lock()
 	if d.history.state == session.StateLoading && HasAgent(d.Doc) {
-		_ = d.record(session.StateChange(session.StateAwaiting, "")) // the method next returns d.broken
+		_ = d.record(session.StateChange(session.StateAwaiting, "")) // next() returns d.broken
 		d.mu.Unlock()
 		return nil
 	}

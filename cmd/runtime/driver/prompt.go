@@ -104,7 +104,7 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 	ignored := t.resumed && d.agent.remembers() // the agent continues without a prompt, and ignores this one
 	repeated := t.resumed && !ignored
 	if repeated {
-		d.Notice("The session was interrupted and restarted. The agent was asked to resume this message.")
+		d.Notice("The session was interrupted and restarted. The agent was asked to continue its work on this message.")
 	}
 	if d.agent.lostSession {
 		transcript, err := d.transcript(t)

@@ -65,7 +65,7 @@ type call struct {
 	progress json.RawMessage
 	exit     *int
 	started  bool // the action of the call is recorded
-	// shown is the result of the method display when the action was recorded. incomplete is set if
+	// shown is the result of display() when the action was recorded. incomplete is set if
 	// the recorded action lacks a part of the input.
 	shown      string
 	incomplete bool
@@ -182,7 +182,7 @@ func (c *call) result() string {
 	}
 }
 
-// observation returns the event with the call's result. The method record sets the event's cause.
+// observation returns the event with the call's result. record() sets the event's cause.
 func (c *call) observation() session.Event {
 	content := c.text(c.result())
 	success := c.Status == acp.Completed

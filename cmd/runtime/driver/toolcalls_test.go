@@ -51,7 +51,7 @@ func TestAToolCallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// kinds returns one line for each event in the journal. Unlike the method events, kinds accepts
+// kinds returns one line for each event in the journal. Unlike events(), kinds accepts
 // observations without a cause.
 func (d *drive) kinds() string {
 	d.t.Helper()

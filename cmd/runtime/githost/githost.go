@@ -50,7 +50,7 @@ type Host struct {
 	header   http.Header
 	client   *http.Client
 	// public is set for a provider's public host, such as github.com. Other hosts may have other API
-	// addresses. If the provider of another host is GitHub, the host may still be a Gitea server.
+	// addresses. Even if the settings name GitHub as their provider, they may run Gitea.
 	public bool
 }
 

@@ -15,7 +15,7 @@ type route struct {
 	path    *regexp.Regexp
 }
 
-// The function at returns a route for requests whose path is the path of a repository, followed by
+// at() returns a route for requests whose path is the path of a repository, followed by
 // the pattern.
 func at(pattern string, methods ...string) route {
 	return route{methods, regexp.MustCompile(`^(?:[^/]+/)+` + pattern + `$`)}

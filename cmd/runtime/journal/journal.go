@@ -201,7 +201,7 @@ func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	return lines, nil
 }
 
-// Events calls the function visit for the event with this ID and for all later events, until visit
+// Events calls visit() for the event with this ID and for all later events, until visit
 // returns false.
 func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
 	const batch = 64

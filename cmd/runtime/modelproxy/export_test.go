@@ -1,4 +1,4 @@
 package modelproxy
 
-// Redact exports the function redact to the tests.
+// Redact exports redact() to the tests.
 var Redact = redact

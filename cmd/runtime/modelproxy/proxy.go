@@ -84,7 +84,7 @@ type Options struct {
 
 	// UsageFile is the file in which the usage is stored. It may be empty.
 	UsageFile string
-	// Busy is called when a call begins. The function done is called when the call is over.
+	// Busy is called when a call begins. done() is called when the call is over.
 	Busy func() (done func())
 	Log  *slog.Logger
 	// Transport is the transport to the endpoint. If it is nil, the default is used.

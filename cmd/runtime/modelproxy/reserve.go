@@ -117,8 +117,8 @@ func (a *ask) limitOutput(wire wire, to *target, model session.Model) (tokens in
 		}
 		tokens, a.body = most, a.with(name, most)
 	}
-	// The tokens of a wrong prediction cost as much as output. A token has at least one byte, so
-	// the prediction's size in bytes bounds their number.
+	// A request may contain a prediction of the output. Its wrong tokens cost as much as output. A
+	// token has at least one byte, so the prediction has at most as many tokens as bytes.
 	return tokens*max(1, choices) + int64(len(a.fields[predictionField])), nil
 }
 

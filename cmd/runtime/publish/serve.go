@@ -29,7 +29,7 @@ type Server struct {
 	// Notice shows a text to the user in the conversation. It reports each push, and failures that
 	// are known only after the response was sent.
 	Notice func(text string)
-	// Busy keeps the session from becoming idle until the function done is called.
+	// Busy keeps the session from becoming idle until done() is called.
 	Busy func() (done func())
 }
 

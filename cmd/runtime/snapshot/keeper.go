@@ -121,7 +121,7 @@ func (k *Keeper) settle(ctx context.Context) error {
 		k.Last = *k.Next
 		// The ID proves only that the archive has the files of k.Next. If only the Contents changed, the
 		// previous snapshot has the same ID, and the archive may still have the previous Contents. No
-		// event has the ID -2, so these Contents differ from all others. The method take therefore
+		// event has the ID -2, so these Contents differ from all others. take() therefore
 		// commits the snapshot again.
 		k.Last.Contents = Contents{Event: -2}
 	}

@@ -133,7 +133,7 @@ func TestACloneIsRestoredEvenIfItsBranchHasNewCommits(t *testing.T) {
 	}
 }
 
-func TestRestoreNamesTheCommitThatTheRemoteLost(t *testing.T) {
+func TestARestoreReportsTheCommitThatTheRemoteLost(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
 	root, url := gitServer(t)

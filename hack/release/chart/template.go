@@ -11,8 +11,8 @@ import (
 
 const header = "{{- /* Generated from config/ by make chart. Do not edit. */ -}}\n"
 
-// sheet is an object that becomes a Helm template. Its fields contain marks, which the method text
-// creates. The method fill replaces each mark with an entry of texts.
+// sheet is an object that becomes a Helm template. Its fields contain marks, which text() creates.
+// Later, fill() replaces each mark with an entry of texts.
 type sheet struct {
 	*unstructured.Unstructured
 	texts []string
@@ -21,7 +21,7 @@ type sheet struct {
 
 var mark = regexp.MustCompile(`^( *)(- )?(?:[^\n]*: )?xmark(\d+)x(?:: "")?$`)
 
-// text returns a mark for a template text. The method fill later replaces the mark's whole line
+// text returns a mark for a template text. Later, fill() replaces the mark's whole line
 // with the text and keeps the indentation.
 func (s *sheet) text(format string, args ...any) string {
 	s.texts = append(s.texts, fmt.Sprintf(format, args...))

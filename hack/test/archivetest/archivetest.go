@@ -52,7 +52,7 @@ func InDirectory(t testing.TB) string {
 // Dir returns the directory in the address of a store.
 func Dir(address string) string { return strings.TrimPrefix(address, "file://") }
 
-// Events calls the function visit for each event with an ID >= from. It stops when visit returns
+// Events calls visit() for each event with an ID >= from. It stops when visit returns
 // false.
 func (s Store) Events(ctx context.Context, uid string, earlier, from int,
 	visit func(id int, event json.RawMessage) bool) error {

@@ -54,7 +54,7 @@ type attackOutcomes struct {
 	LastRefusal               string // text of the last refusal or failure
 }
 
-// attack is one way to hurt others. The function do is called again and again, with the index of
+// attack is one way to hurt others. do() is called again and again, with the index of
 // the call.
 type attack struct {
 	name string

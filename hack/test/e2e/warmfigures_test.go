@@ -60,7 +60,7 @@ type startTimes struct{ running, called []time.Duration }
 
 type startKind struct {
 	name string
-	// The function class configures the SessionClass of this kind of start. It is nil if the kind
+	// class() configures the SessionClass of this kind of start. It is nil if the kind
 	// needs no SessionClass. pool is the number of warm pods of the SessionClass.
 	class func(*v1alpha1.SessionClassSpec)
 	pool  int32

@@ -84,7 +84,7 @@ func (w *WarmPods) listen(ctx context.Context) (err error) {
 		return nil
 	}
 	// One listener receives the Binds for all warm pods, and each pod has its own loopback address.
-	// The listener must therefore listen on all addresses of the machine. The method serve refuses
+	// The listener must therefore listen on all addresses of the machine. serve() refuses
 	// requests to an address that no warm pod has.
 	if w.listener, err = net.Listen("tcp4", w.Address); err != nil {
 		return err

@@ -166,7 +166,7 @@ func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int
 	return ids, err
 }
 
-// stream calls the function take for each event with an ID > after. It returns when the stream ends
+// stream calls take() for each event with an ID > after. It returns when the stream ends
 // or take returns an error.
 func (p *person) stream(ctx context.Context, id string, after int, take func(json.RawMessage) error) error {
 	request, err := p.request(ctx, "GET", "/api/conversations/"+id+"/events/stream", "")

@@ -15,7 +15,7 @@ const (
 	interval = 20 * time.Millisecond
 )
 
-// Await calls the function check until it returns nil. After a timeout, the test fails with the
+// Await calls check() until it returns nil. After a timeout, the test fails with the
 // last error.
 func Await(t testing.TB, check func() error) {
 	t.Helper()
