@@ -152,7 +152,11 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 	if start.Secret.ResourceVersion != "" {
 		return nil
 	}
-	if size := dataSize(start.Secret); size > corev1.MaxSecretSize {
+	size := 0
+	for _, value := range start.Secret.Data {
+		size += len(value)
+	}
+	if size > corev1.MaxSecretSize {
 		return &oversizeError{size}
 	}
 	err := r.client.Create(ctx, start.Secret)

@@ -92,6 +92,11 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 		Name: client.ObjectKeyFromObject(c)}
 }
 
+// maxStarts is how many sessions of a user the manager starts at the same time. A start reads all
+// Secrets of the user. Without this limit, a user who starts many sessions with large Secrets could
+// occupy all workers of the manager, and delay the starts of other users.
+const maxStarts = 4
+
 // admit assigns a slot to a session that starts, and then prepares the start. Because of this
 // order, a session that waits for a slot reads nothing from the API server. A session that may lack
 // an input is prepared before it requests a slot, because it must neither hold a slot nor wait for
@@ -110,24 +115,19 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	if !inputsFirst && !r.enterQueue(o, o.class) {
 		return nil, nil
 	}
+	if r.starts.Enter(queueSession(c), ptr.To[int32](maxStarts), 0) != 0 {
+		return &prepared{waits: true}, nil
+	}
 	user := queueSession(c).User
 	// retryTurns limits the retries of refused sessions, but not of sessions that may lack an input:
 	// these sessions read little while the input is missing.
 	if refusal != nil && !inputsFirst && !r.memory.turns.take(user, o.Now) {
-		return r.pause(o, &prepared{blocked: blockerOf(refusal.err)}), nil
-	}
-	settle, wait := r.memory.pace.reserve(user, o.Now)
-	if wait > 0 {
-		r.memory.turns.giveBack(user)
-		return r.pause(o, &prepared{wait: wait, blocked: lifecycle.NewBlocker(v1alpha1.ReasonScheduling,
-			"The session waits, because sessions with large secrets or tool servers start one after another")}), nil
+		if o.class.Spec.MaxSessionsPerUser == nil {
+			r.queue.Leave(client.ObjectKeyFromObject(c)) // without a pod, it must not count as running
+		}
+		return &prepared{paused: true, blocked: blockerOf(refusal.err)}, nil
 	}
 	start, err := r.prepare(ctx, *o)
-	if err != nil {
-		settle(0)
-	} else {
-		settle(dataSize(start.Secret))
-	}
 	if err != nil || start.unready != nil || start.blocked != nil {
 		r.memory.turns.giveBack(user)
 	}
@@ -148,16 +148,6 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	}
 	r.enterQueue(o, start.Class)
 	return start, nil
-}
-
-// pause marks a start as paused. If the class has no limit, the session leaves the queue: without a
-// pod, it must not count as running.
-func (r *conversationReconciler) pause(o *gathered, start *prepared) *prepared {
-	if o.class.Spec.MaxSessionsPerUser == nil {
-		r.queue.Leave(client.ObjectKeyFromObject(o.Conversation))
-	}
-	start.paused = true
-	return start
 }
 
 // enterQueue requests a slot, and reports whether the session has one. If no slot is free, the

@@ -49,7 +49,10 @@ type conversationReconciler struct {
 
 	queue  *queue.Queue
 	leaver *leaver
-	// admissions receives a request for each waiting session that gets a slot.
+	// starts limits the sessions of a user that this process starts at the same time: see maxStarts. A
+	// session is in it while Reconcile prepares and creates its objects, or while it waits for that.
+	starts *queue.Queue
+	// admissions receives a request for each waiting session that gets a slot in queue or starts.
 	admissions <-chan event.GenericEvent
 	fillMu     sync.Mutex
 	filled     bool
@@ -71,7 +74,7 @@ func newConversationReconciler(lifetime context.Context, c client.Client, live, 
 	r := &conversationReconciler{
 		gatherer: gatherer{cache: c, metadata: metadata, live: live, options: options, binds: newBinds()}, client: c,
 		clock: options.Clock, recorder: recorder, namespaces: &namespaceObjects{client: c, live: live, options: options},
-		queue: queue.New(admitted), admissions: admissions, backlog: func() int { return 0 },
+		queue: queue.New(admitted), starts: queue.New(admitted), admissions: admissions, backlog: func() int { return 0 },
 		warm: newWarmSet(), calls: calls.New(maxCalls), lifetime: lifetime,
 	}
 	r.warm.removed, r.warmPause.changed = r.binds.settle, func(string) {}
@@ -207,6 +210,12 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err := r.fillQueue(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
+	var start *prepared
+	defer func() {
+		if start == nil || !start.waits {
+			r.starts.Leave(req.NamespacedName)
+		}
+	}()
 	conversation := &v1alpha1.Conversation{}
 	err := r.client.Get(ctx, req.NamespacedName, conversation)
 	if apierrors.IsNotFound(err) {
@@ -228,10 +237,9 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	r.notePods(o)
 	verdict := lifecycle.Judge(o.Observation)
-	var start *prepared
 	if verdict.NeedsStart(o.Observation) {
-		if start, err = r.admit(ctx, &o); err != nil {
-			return reconcile.Result{}, err
+		if start, err = r.admit(ctx, &o); err != nil || start != nil && start.waits {
+			return reconcile.Result{}, err // r.starts requeues a session that waits
 		}
 		verdict = lifecycle.Judge(o.Observation)
 	}

@@ -22,7 +22,6 @@ import (
 type memory struct {
 	entries sync.Map // types.NamespacedName to memoryEntry
 	turns   retryTurns
-	pace    startPace
 }
 
 type memoryEntry struct {

@@ -55,8 +55,8 @@ type modelReconciler struct {
 	*gatherer
 	client client.Client
 	sends  *lru.Cache // UID of a session's Secret to *modelSends
-	// contents maps the revision of a model to its modelContent. All sessions of a user have the same
-	// revision, so only the first session must read the key.
+	// contents maps the revision of a model to its modelContent. After a change, all sessions of a
+	// user have the same revision, so the key is read only for the first of them.
 	contents *lru.Cache
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,10 +28,10 @@ type prepared struct {
 	// settings.
 	blocked *lifecycle.Blocker
 	// paused is set if it is too early for a retry: within the last minRetryDelay, the session was
-	// refused, or another refused session of the user was retried. It is also set if startPace delays
-	// the start. wait is the delay of startPace.
+	// refused, or another refused session of the user was retried.
 	paused bool
-	wait   time.Duration
+	// waits is set while other sessions of the user start: see maxStarts.
+	waits bool
 }
 
 // prepare reads the values that are needed to start a session. An attempt that replaces a lost pod

@@ -60,9 +60,6 @@ const (
 // retries soon, because other sessions may wait for the slot. A session that was just refused also
 // retries soon, because the cause of the refusal may be gone.
 func (r *conversationReconciler) untilRetry(o gathered, start *prepared) time.Duration {
-	if start != nil && start.wait > 0 {
-		return start.wait
-	}
 	began, c := o.Now, o.Conversation
 	if c.Status.StartTime != nil {
 		began = c.Status.StartTime.Time

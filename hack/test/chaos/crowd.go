@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -200,8 +201,8 @@ func (c *crowd) leave(ctx context.Context, phase string) error {
 }
 
 // measure begins a measurement. The returned function ends the measurement. It takes the error of
-// the measured action, or nil. The measured time is omitted if the hypervisor stole CPU time for
-// more than a tenth of it: the tenant did not cause this delay.
+// the measured action, or nil. The measured time is omitted if the hypervisor stole more than a
+// tenth of the CPU time in it.
 func (c *crowd) measure(ctx context.Context, what string) func(err error) {
 	before, _ := sampleStolen()
 	c.mu.Lock()
@@ -218,7 +219,7 @@ func (c *crowd) measure(ctx context.Context, what string) func(err error) {
 		case phase == "" || ctx.Err() != nil:
 		case err != nil:
 			c.failed[phase] = append(c.failed[phase], fmt.Sprintf("%s: %v", what, err))
-		case after.cpu-before.cpu > took.Seconds()/10:
+		case after.cpu-before.cpu > max(2.0/ticksPerSecond, took.Seconds()*float64(runtime.NumCPU())/10):
 			c.omitted[phase]++
 		default:
 			c.times[[2]string{phase, what}] = append(c.times[[2]string{phase, what}], took)
@@ -379,6 +380,9 @@ func (c *crowd) print(out io.Writer, r *report) {
 	line("omitted: CPU time was stolen\t\t%d\t%d", c.omitted[aloneInCluster], c.omitted[besideTenant])
 	line("failed requests\t\t%d\t%d", len(c.failed[aloneInCluster]), len(c.failed[besideTenant]))
 	for _, phase := range phases {
+		if n := c.omitted[phase]; n > len(c.times[[2]string{phase, roundTrip}])/4 {
+			r.violation(checkOthers, "%s: %d measurements were omitted, because CPU time was stolen", phase, n)
+		}
 		for _, text := range c.failed[phase] {
 			r.violation(checkOthers, "%s: %s", phase, text)
 		}

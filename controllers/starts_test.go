@@ -1,0 +1,79 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// heldReads holds back the reads of a user's settings.
+type heldReads struct {
+	client.Client
+	user    string
+	reading atomic.Int32
+	release chan struct{}
+}
+
+func (h *heldReads) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if _, settings := o.(*v1alpha1.UserSettings); settings && key.Name == h.user {
+		h.reading.Add(1)
+		<-h.release
+	}
+	return h.Client.Get(ctx, key, o, opts...)
+}
+
+func TestFewSessionsOfAUserStartAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	const sessions = 3 * maxStarts
+	ns := env.Namespace(t, nil)
+	create(t, userSettings(ns, "ada"), userSettings(ns, "eve"))
+	live := &heldReads{Client: managerClient(t), user: "ada", release: make(chan struct{})}
+	p := timedProcess{conversationReconciler: newProcess(managerClient(t), live), t: t, namespace: ns}
+	var running sync.WaitGroup
+	returned := make(chan string, sessions)
+	for n := range sessions {
+		name := fmt.Sprint("ada-", n)
+		create(t, makeConversation(ns, name).Obj())
+		running.Go(func() {
+			if _, err := p.Reconcile(t.Context(), requestFor(ns, name)); err != nil {
+				t.Error(err)
+			}
+			returned <- name
+		})
+	}
+	// The sessions that must wait return at once, and write nothing. A deleted session does not delay
+	// the others.
+	for n := range sessions - maxStarts {
+		name := <-returned
+		if status := getConversation(t, ns, name).Status; status.Reason != "" {
+			t.Errorf("a waiting session is %s, %s", status.State, status.Reason)
+		}
+		if n == 0 {
+			if err := env.Client.Delete(t.Context(), makeConversation(ns, name).Obj()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := live.reading.Load(); n > maxStarts {
+		t.Errorf("%d sessions start at the same time", n)
+	}
+	create(t, makeConversation(ns, "eve").With(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "eve" }).Obj())
+	p.reconcile("eve")
+	if n := len(runningPods(t, ns)); n != 1 {
+		t.Errorf("%d sessions run, want the session of another user", n)
+	}
+	close(live.release)
+	running.Wait()
+	for range sessions - maxStarts {
+		p.reconcile((<-p.admissions).Object.GetName())
+	}
+	if n := len(runningPods(t, ns)); n != sessions { // the deleted session has no pod, but eve has one
+		t.Errorf("%d sessions run, want %d", n, sessions)
+	}
+}
