@@ -233,7 +233,7 @@ endif
 # The build writes the program under a temporary name, so that an interrupted build leaves no
 # incomplete program.
 bin/k8s/k8s: $(addprefix hack/tools/k8s/,go.mod go.sum main.go)
-	@echo 'k8s: building Kubernetes $(K8S_VERSION) into bin/k8s; the first build takes minutes'
+	@echo 'k8s: building Kubernetes $(K8S_VERSION) into bin/k8s, then Parley; the first build takes about 15 minutes on two cores'
 	@mkdir -p bin/k8s
 	@cd hack/tools/k8s && GOWORK=off go build -v -ldflags='$(K8S_LDFLAGS)' -o $(CURDIR)/$@.$$PPID . 2>&1 | \
 		awk '/ / { print; next } ++n % 100 == 0 { print "k8s: " n " packages compiled"; fflush() }'

@@ -66,7 +66,7 @@ Try:
     -H "X-Session-API-Key: $(cat %[7]s)" -d '{"language": "en"}'
   KUBECONFIG=%[3]s %[4]s get parley -A
 
-The link to the page works once, within ten minutes. For another link, run make plugin once, then:
+The link to the page works once, within ten minutes. For another link:
   KUBECONFIG=%[3]s PARLEY_FACADE=%[1]s bin/kubectl-parley open
 
 Sessions run as local processes with your rights, without images and without isolation: for development only.

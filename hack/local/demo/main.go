@@ -106,7 +106,7 @@ func run(ctx context.Context, o options) error {
 
 // farewell returns the demo's last text, which names the command that opens the conversation.
 func farewell(o options, scripted bool) string {
-	text := fmt.Sprintf("\nThe conversation still exists. To open its page, run `make plugin` once, then:\n"+
+	text := fmt.Sprintf("\nThe conversation still exists. To open its page:\n"+
 		"  KUBECONFIG=%s PARLEY_FACADE=%s bin/kubectl-parley open --settings %s -n %s\n",
 		filepath.Join(o.state, "kubeconfig"), o.facade, userName, o.namespace)
 	if scripted {
