@@ -171,7 +171,7 @@ func TestAReplacementPodKeepsTheDefaultsOfTheClass(t *testing.T) {
 	}
 }
 
-func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
+func TestAVolumeOfAClassIsDeletedAfterTheTTLOfTheClass(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

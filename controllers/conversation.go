@@ -169,8 +169,8 @@ func mayStart(o client.Object) bool {
 	return s.State == v1alpha1.StateStarting || s.State == "" || s.Reason == v1alpha1.ReasonSettingsMissing
 }
 
-// mayLackInputs reports whether a Conversation may wait for a Secret or a ConfigMap. A queued
-// session reads them when it gets a slot.
+// mayLackInputs reports whether a Secret or a ConfigMap that a Conversation needs may be missing. A
+// queued session lacks no inputs: it reads them only when it gets a slot.
 func mayLackInputs(o client.Object) bool {
 	return mayStart(o) && o.(*v1alpha1.Conversation).Status.Reason != v1alpha1.ReasonQueued
 }

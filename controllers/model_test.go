@@ -266,7 +266,7 @@ func annotateKey(t *testing.T, ns string, archive *turnArchive, settings *v1alph
 	}
 }
 
-func TestAChangedSecretIsNotReadForEachSession(t *testing.T) {
+func TestAChangedSecretIsReadOnceForAllSessionsOfAUser(t *testing.T) {
 	t.Parallel()
 	const sessions = 8
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)

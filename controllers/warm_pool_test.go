@@ -237,7 +237,7 @@ func TestOnlyExceededQuotasAndFullNodesCountAsLackOfRoom(t *testing.T) {
 	}
 }
 
-func TestPoolsPauseWhileASessionOfTheirNamespaceLacksRoom(t *testing.T) {
+func TestPoolsPauseWhileNoNodeHasRoomForASessionOfTheirNamespace(t *testing.T) {
 	t.Parallel()
 	pause, now := &warmPause{changed: func(string) {}}, metav1.Now().Time
 	name := types.NamespacedName{Namespace: "ns", Name: "c"}

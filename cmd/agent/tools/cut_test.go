@@ -32,7 +32,7 @@ func TestTruncatedOutputContainsNoPartOfASecret(t *testing.T) {
 	}
 }
 
-func TestShortOutputContainsNoPartOfALongSecret(t *testing.T) {
+func TestShortenedOutputContainsNoPartOfALongSecret(t *testing.T) {
 	t.Parallel()
 	token := strings.Repeat("eyJhbGci-0123_4567.", 45)
 	key := `{"type": "account", "key": "` + strings.Repeat("MIIEvQ+0123/", 70) + `"}`

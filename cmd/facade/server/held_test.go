@@ -59,8 +59,8 @@ type stubArchive struct {
 	patch int
 
 	mu sync.Mutex
-	// reading counts the running calls of Ending by user. most is the highest number of calls that
-	// ran at the same time, for all users together.
+	// reading is the number of running calls of Ending(), keyed by user. most is the highest number of
+	// calls that ran at the same time, for all users together.
 	reading map[string]int
 	most    int
 }

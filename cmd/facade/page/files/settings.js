@@ -37,7 +37,7 @@ function groupsOf(stored, lists) {
     fields.group('Notifications and privacy',
       check('enable_sound_notifications', 'Sound notifications'),
       check('enable_proactive_conversation_starters', 'Suggest tasks', { help: 'Used by OpenHands clients only. This page does not show suggested tasks.' }),
-      check('enable_solvability_analysis', 'Check solvability', { help: 'For suggested tasks, the agent first says whether it can solve the task.' }),
+      check('enable_solvability_analysis', 'Check suggested tasks', { help: 'For suggested tasks, the agent first says whether it can solve the task.' }),
       maybe('user_consents_to_analytics', 'Allow analytics')),
     fields.group('Profile',
       text('git_user_name', 'Git user name'),
