@@ -52,7 +52,7 @@ type conversationReconciler struct {
 	// starts limits the sessions of a user that this process starts at the same time: see maxStarts. A
 	// session is in it while Reconcile prepares and creates its objects, or while it waits for that.
 	starts *queue.Queue
-	// admissions receives a request for each waiting session that gets a slot in queue or starts.
+	// admissions receives a request when a waiting session gets a slot in r.queue or r.starts.
 	admissions <-chan event.GenericEvent
 	fillMu     sync.Mutex
 	filled     bool
@@ -202,20 +202,11 @@ func (r *conversationReconciler) conversationsOfConfigMap(ctx context.Context, o
 	return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexConfigMapName, name, mayLackInputs)
 }
 
-// Reconcile brings one Conversation to its requested state. It gathers the objects and judges them.
-// If a start is needed, it assigns a slot and prepares the start. Then it acts, writes the status,
-// deletes expired objects and requeues. If the verdict must be recorded first, Reconcile only
-// writes the status, and the next reconcile acts.
+// Reconcile brings one Conversation to its requested state.
 func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if err := r.fillQueue(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
-	var start *prepared
-	defer func() {
-		if start == nil || !start.waits {
-			r.starts.Leave(req.NamespacedName)
-		}
-	}()
 	conversation := &v1alpha1.Conversation{}
 	err := r.client.Get(ctx, req.NamespacedName, conversation)
 	if apierrors.IsNotFound(err) {
@@ -231,6 +222,22 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if known.staleVersion != "" {
 		r.memory.update(conversation, func(m *memoryEntry) { m.staleVersion = "" })
 	}
+	return r.reconcile(ctx, conversation, known)
+}
+
+// reconcile gathers the objects of a Conversation and judges them. If a start is needed, it assigns
+// a slot and prepares the start. Then it acts, writes the status, deletes expired objects and
+// requeues. If the verdict must be recorded first, reconcile only writes the status, and the next
+// reconcile acts.
+func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1alpha1.Conversation,
+	known memoryEntry) (reconcile.Result, error) {
+	name := client.ObjectKeyFromObject(conversation)
+	var start *prepared
+	defer func() {
+		if start == nil || !start.waits {
+			r.starts.Leave(name)
+		}
+	}()
 	o, err := r.gather(ctx, conversation, known, r.clock.Now())
 	if err != nil {
 		return reconcile.Result{}, err
@@ -256,7 +263,7 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if keeps, err := r.keepsSlot(ctx, o, start, verdict, blocker); err != nil {
 		return reconcile.Result{}, err
 	} else if !keeps {
-		r.queue.Leave(req.NamespacedName)
+		r.queue.Leave(name)
 	}
 	verdict.NoPod = o.Pod == nil && o.OldPod == nil && verdict.Pod != lifecycle.NeedPod && blocker == nil
 	if blocker != nil && verdict.Pod == lifecycle.NeedPod {
@@ -295,6 +302,7 @@ func (r *conversationReconciler) notePods(o gathered) {
 // collector has deleted its pod. That deletion causes another reconcile.
 func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.memory.forget(name)
+	r.starts.Leave(name)
 	r.warm.release(name)
 	r.warmPause.note(name, false, r.clock.Now())
 	pods, err := adoptedPods(ctx, r.client, name)
