@@ -5,11 +5,16 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// cacheTime is how long the DNS server keeps the address of a Service, as in CoreDNS. Without this
+// cache, a lookup would wait for the API server.
+const cacheTime = 30 * time.Second
 
 // serveNames is the cluster's DNS server. It resolves only names of Services.
 func (n *inside) serveNames(ctx context.Context) error {
@@ -18,6 +23,7 @@ func (n *inside) serveNames(ctx context.Context) error {
 		return err
 	}
 	context.AfterFunc(ctx, func() { _ = socket.Close() })
+	resolver := names{client: n.client, known: map[string]cachedAddress{}}
 	go func() {
 		buffer := make([]byte, 1500)
 		for {
@@ -25,7 +31,7 @@ func (n *inside) serveNames(ctx context.Context) error {
 			if err != nil {
 				return
 			}
-			if answer, err := n.answerName(ctx, buffer[:size]); err == nil {
+			if answer, err := resolver.answer(ctx, buffer[:size]); err == nil {
 				_, _ = socket.WriteTo(answer, from) // clients retry
 			}
 		}
@@ -33,7 +39,18 @@ func (n *inside) serveNames(ctx context.Context) error {
 	return nil
 }
 
-func (n *inside) answerName(ctx context.Context, packet []byte) ([]byte, error) {
+// names resolves the names of Services. Only one goroutine uses it.
+type names struct {
+	client client.Client
+	known  map[string]cachedAddress // keyed by the queried name
+}
+
+type cachedAddress struct {
+	netip.Addr
+	until time.Time
+}
+
+func (n names) answer(ctx context.Context, packet []byte) ([]byte, error) {
 	var asked dnsmessage.Message
 	if err := asked.Unpack(packet); err != nil {
 		return nil, err
@@ -57,7 +74,10 @@ func (n *inside) answerName(ctx context.Context, packet []byte) ([]byte, error) 
 }
 
 // addressOf resolves names of the form NAME.NAMESPACE.svc or NAME.NAMESPACE.svc.cluster.local.
-func (n *inside) addressOf(ctx context.Context, name string) (netip.Addr, bool) {
+func (n names) addressOf(ctx context.Context, name string) (netip.Addr, bool) {
+	if found := n.known[name]; time.Now().Before(found.until) {
+		return found.Addr, true
+	}
 	parts := strings.Split(strings.TrimSuffix(strings.TrimSuffix(name, "."), ".cluster.local"), ".")
 	if len(parts) != 3 || parts[2] != "svc" {
 		return netip.Addr{}, false
@@ -67,5 +87,9 @@ func (n *inside) addressOf(ctx context.Context, name string) (netip.Addr, bool) 
 		return netip.Addr{}, false
 	}
 	address, err := netip.ParseAddr(service.Spec.ClusterIP)
-	return address, err == nil && address.Is4()
+	if err != nil || !address.Is4() {
+		return netip.Addr{}, false
+	}
+	n.known[name] = cachedAddress{address, time.Now().Add(cacheTime)}
+	return address, true
 }
