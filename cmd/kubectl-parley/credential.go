@@ -125,6 +125,6 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 		return credential{}, fmt.Errorf("cannot read the user's key: %w (or run kubectl parley login, or set the key in "+
 			"$PARLEY_KEY)", err)
 	}
-	return credential{key: string(secret.Data[ref.Key]), rejected: fmt.Sprintf("the key in the Secret %s: check that "+
+	return credential{key: sessionKey(secret, ref), rejected: fmt.Sprintf("the key in the Secret %s: check that "+
 		"the URL in --facade or $PARLEY_FACADE belongs to the cluster of this Secret", ref.Name)}, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -107,7 +108,7 @@ func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (valu
 		if err := c.Get(ctx, c.key(ref.Name), secret); client.IgnoreNotFound(err) != nil {
 			return false, err
 		}
-		value = string(secret.Data[ref.Key])
+		value = sessionKey(secret, ref)
 		sum := sha256.Sum256([]byte(value))
 		if value == "" || secret.UID == old || hex.EncodeToString(sum[:]) != settings.Status.SessionKeyHash {
 			p.say("waiting for the operator to publish the key's hash")
@@ -116,9 +117,15 @@ func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (valu
 		return true, nil
 	})
 	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("no key yet: %w", context.Cause(ctx))
+		err = fmt.Errorf("the session key of %s is not ready yet: %w", name, context.Cause(ctx))
 	}
 	return value, err
+}
+
+// sessionKey returns the session key in a Secret. Like the manager, it ignores surrounding white
+// space: a key from a file may end with a newline.
+func sessionKey(secret *corev1.Secret, ref *v1alpha1.SecretKeyRef) string {
+	return string(bytes.TrimSpace(secret.Data[ref.Key]))
 }
 
 // keyProblem returns the reason why the operator rejects the user's key, or nil.

@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -9,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -52,7 +56,7 @@ func TestOnlyTheKeyCommandPrintsAKey(t *testing.T) {
 	}
 }
 
-func TestRotateCreatesANewKey(t *testing.T) {
+func TestTheRotateFlagCreatesANewSessionKey(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	before, _, err := run(t, ns, "key", "ada")
@@ -72,6 +76,23 @@ func TestRotateCreatesANewKey(t *testing.T) {
 		StringData: map[string]string{"key": strings.Repeat("k3y-", 16)}}, own)
 	if got, _, err := run(t, ns, "key", "own"); err != nil || strings.TrimSpace(got) != strings.Repeat("k3y-", 16) {
 		t.Errorf("key of spec.sessionKeyRef: %q, %v", got, err)
+	}
+	newline := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "newline"}}
+	newline.Spec.SessionKeyRef = &v1alpha1.SecretKeyRef{Name: "from-file", Key: "key"}
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "from-file"},
+		StringData: map[string]string{"key": strings.Repeat("f1l-", 16) + "\n"}}, newline)
+	if got, _, err := run(t, ns, "key", "newline"); err != nil || got != strings.Repeat("f1l-", 16)+"\n" {
+		t.Errorf("key that ends with a newline: %q, %v", got, err)
+	}
+	facade := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(rest.KeyHeader) != strings.Repeat("f1l-", 16) {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		_, _ = io.WriteString(w, "{}")
+	}))
+	t.Cleanup(facade.Close)
+	if _, _, err := run(t, ns, "usage", "--settings=newline", "--facade="+facade.URL); err != nil {
+		t.Errorf("a request with a key that ends with a newline: %v", err)
 	}
 	if _, _, err := run(t, ns, "key", "own", "--rotate"); err == nil || !strings.Contains(err.Error(), "Secret mine") {
 		t.Errorf("rotate the key of spec.sessionKeyRef: %v", err)
