@@ -149,7 +149,7 @@ func (s *server) forward(w http.ResponseWriter, r request, path, contentType str
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	var body io.Reader = response.Body
+	body := r.held.Download(r.Context(), response.Body)
 	if limit > 0 {
 		body = io.LimitReader(body, limit)
 	}

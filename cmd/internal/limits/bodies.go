@@ -39,8 +39,9 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	return b.read(r.Context(), r.Body, hold)
 }
 
-// ReadFrame reads a frame of a user's socket. Its bytes count as they arrive, because its length is
-// not known in advance. The caller must call done(), as for ReadBody.
+// ReadFrame reads a frame of a user's socket. Each byte counts towards the user's limit when it
+// arrives, because the frame's length is not known in advance. The caller must call done(), as for
+// ReadBody.
 func (b *Budget) ReadFrame(ctx context.Context, frame io.Reader, user string) (body []byte, done func(), err error) {
 	hold := b.Hold(user, Bodies)
 	return b.read(ctx, hold.Reader(ctx, frame), hold)

@@ -57,7 +57,7 @@ const (
 const (
 	// MaxWait is the longest time for which a request waits for a resource.
 	MaxWait = 10 * time.Second
-	// MinWake is the size, in bytes, that counts for every smaller waiting message.
+	// MinWake is the minimum size, in bytes, that is counted for a waiting message.
 	MinWake = 64 << 10
 	// maxWakes limits the bytes of all waiting messages together.
 	maxWakes = 64 << 20
@@ -292,13 +292,13 @@ func (b *Budget) wait(ctx context.Context, user string, r Resource, size int64) 
 	return w.refusal
 }
 
-// Take takes one unit of a resource for a user, or returns a refusal. done releases the unit.
+// Take takes one unit of a resource for a user, or returns a refusal. done() releases the unit.
 func (b *Budget) Take(user string, r Resource) (done func(), err error) {
 	h := b.Hold(user, r)
 	return h.Release, h.Take(1)
 }
 
-// Wait waits for one unit of a resource, at most until the context ends. done releases the unit.
+// Wait waits for one unit of a resource, at most until the context ends. done() releases the unit.
 func (b *Budget) Wait(ctx context.Context, user string, r Resource) (done func(), err error) {
 	h := b.Hold(user, r)
 	return h.Release, h.Wait(ctx, 1)

@@ -67,8 +67,33 @@ func (h *Hold) Pace(ctx context.Context, size int) error {
 	return nil
 }
 
-// Charge counts bytes like Pace, but does not wait. The user's next call of Pace waits longer. Charge
-// is for a caller that occupies a resource of all users, which other users must not wait for.
+// copiesPerRead is how many bytes the facade can copy unchanged with the CPU time that it needs to
+// read one byte of a response that it parses.
+const copiesPerRead = 4
+
+// Download returns a reader for a response that the facade copies unchanged. Pace counts a part of
+// its bytes.
+func (h *Hold) Download(ctx context.Context, from io.Reader) io.Reader {
+	return &download{ctx, from, h}
+}
+
+type download struct {
+	ctx context.Context //nolint:containedctx // Read has no parameter for it
+	io.Reader
+	hold *Hold
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	n, err := d.Reader.Read(p)
+	if refused := d.hold.Pace(d.ctx, (n+copiesPerRead-1)/copiesPerRead); refused != nil {
+		return n, refused
+	}
+	return n, err
+}
+
+// Charge counts bytes like Pace, but does not wait. The user's next call of Pace waits longer. Use
+// Charge while the caller occupies a resource that all users share: a wait would also delay other
+// users.
 func (h *Hold) Charge(size int) { h.readRate().ReserveN(time.Now(), min(size, responseBurst)) }
 
 func (h *Hold) readRate() *rate.Limiter {
@@ -108,8 +133,8 @@ func (r *reader) Read(p []byte) (int, error) {
 }
 
 // Retry calls work(), which adds amounts to the hold. If an amount is refused, Retry releases the
-// hold, waits until there is room, and calls work() again. Retry gives up MaxWait after the first
-// refusal.
+// hold, waits until there is room, and calls work() again. Retry gives up when MaxWait has passed
+// since the first refusal.
 func (h *Hold) Retry(ctx context.Context, work func() error) error {
 	for refused := false; ; refused = true {
 		h.Release()

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -31,7 +32,7 @@ func body(content io.Reader) *http.Request {
 	return r
 }
 
-func TestSlowSendersDoNotDelayOthers(t *testing.T) {
+func TestSlowSendersDoNotDelayOtherUsers(t *testing.T) {
 	b := budget()
 	var ends []*io.PipeWriter
 	for _, user := range []string{"ada", "bob", "eve", "jim", "joe"} {
@@ -55,7 +56,7 @@ func TestSlowSendersDoNotDelayOthers(t *testing.T) {
 	}
 }
 
-func TestConcurrentlyProcessedBodiesAreBounded(t *testing.T) {
+func TestConcurrentlyProcessedRequestBodiesAreBounded(t *testing.T) {
 	b := budget()
 	var done []func()
 	for _, user := range []string{"ada", "bob", "eve", "jim"} {
@@ -107,7 +108,7 @@ func TestRequestsOverTheRateAreRefusedWithRetryAfter(t *testing.T) {
 	}
 }
 
-func TestSocketFramesCountTowardsTheLimitOfBodies(t *testing.T) {
+func TestSocketFramesCountTowardsTheLimitOfRequestBodies(t *testing.T) {
 	b := budget()
 	frame := func(size int) io.Reader { return strings.NewReader(strings.Repeat("x", size)) }
 	_, done, err := b.ReadFrame(t.Context(), frame(largest-10), "ada")
@@ -269,7 +270,7 @@ func TestResponsesOfOneUserLeaveRoomForOtherUsers(t *testing.T) {
 	}
 }
 
-func TestSmallBodiesDoNotStarveALargeBody(t *testing.T) {
+func TestSmallRequestBodiesDoNotStarveALargeBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
 		small := b.Hold("ada", Work)
@@ -362,6 +363,14 @@ func TestAUserWhoReadsTooFastHasToWait(t *testing.T) {
 		b.Hold("ada", Responses).Charge(2 * responseRate)
 		if took := read("ada", responseRate); took != 3*time.Second {
 			t.Errorf("bytes after charged bytes take %s", took)
+		}
+		began := time.Now()
+		download := b.Hold("ada", Responses).Download(t.Context(), bytes.NewReader(make([]byte, 8*responseRate)))
+		if n, err := io.Copy(io.Discard, download); n != 8*responseRate || err != nil {
+			t.Errorf("the download ends after %d bytes: %v", n, err)
+		}
+		if took := time.Since(began); took < time.Second || took > 3*time.Second {
+			t.Errorf("the download of %d bytes takes %s", 8*responseRate, took)
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
