@@ -84,7 +84,7 @@ func TestAMessageIsNotAcceptedIfTheSessionDoesNotStart(t *testing.T) {
 	refused("second", 503, "The message was not accepted, retry later: the session is queued. This class allows 1 ")
 	ada.post(t, "/api/conversations/second/stop", "").wants(t, 200)
 	ada.awaitReason(t, "second", v1alpha1.ReasonSuspended)
-	refused("second", 503, "the session is queued") // the message started the session
+	refused("second", 503, "the session is queued") // the refused message has resumed the session
 	ada.awaitReason(t, "second", v1alpha1.ReasonQueued)
 
 	lacking := conversation("lacking")
@@ -103,7 +103,7 @@ func TestAMessageIsNotAcceptedIfTheSessionDoesNotStart(t *testing.T) {
 	}
 }
 
-func TestAMessageDoesNotChangeFieldsManagedByAGitOpsTool(t *testing.T) {
+func TestNoCallChangesLifecycleFieldsManagedByAGitOpsTool(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	applied := &unstructured.Unstructured{Object: map[string]any{
@@ -120,9 +120,25 @@ func TestAMessageDoesNotChangeFieldsManagedByAGitOpsTool(t *testing.T) {
 		return codeOf(ada.post(t, "/api/conversations/talk/message", aMessage), 409)
 	})
 	ada.post(t, "/api/conversations/talk/message", aMessage).wants(t, 409).says(t, `{"detail": "kustomize-controller `+
-		`manages the field spec.suspend of this conversation: change the field at its source to start the conversation"}`)
+		`manages the field spec.suspend of this conversation: change the field at its source"}`)
+	ada.post(t, "/api/conversations/talk/start", "{}").wants(t, 409).says(t, `{"detail": "kustomize-controller `+
+		`manages the field spec.suspend of this conversation: change the field at its source"}`)
 	if !ada.conversation(t, "talk").Spec.Suspend {
 		t.Error("the conversation was started")
+	}
+	ada.post(t, "/api/conversations/talk/stop", "{}").wants(t, 200) // the conversation is stopped already
+	if err := unstructured.SetNestedField(applied.Object, false, "spec", "suspend"); err != nil {
+		t.Fatal(err)
+	}
+	applied.SetManagedFields(nil)
+	applied.SetResourceVersion("")
+	if err := suite.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(applied),
+		client.FieldOwner("kustomize-controller")); err != nil {
+		t.Fatal(err)
+	}
+	ada.post(t, "/api/conversations/talk/stop", "{}").wants(t, 409)
+	if ada.conversation(t, "talk").Spec.Suspend {
+		t.Error("the conversation was stopped")
 	}
 }
 

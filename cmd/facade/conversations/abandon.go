@@ -22,7 +22,8 @@ const (
 )
 
 // abandon deletes a conversation whose creation was reported to the client as failed. If the
-// deletion fails, the conversation is deleted after its short TTL, unless it was already complete.
+// deletion fails, the short TTL deletes the conversation, unless all its Secrets and ConfigMaps are
+// already written.
 func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
 	defer cancel()

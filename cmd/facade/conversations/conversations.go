@@ -164,7 +164,7 @@ const suspendField = "suspend"
 func startSpec(c *v1alpha1.Conversation) map[string]any {
 	spec := map[string]any{suspendField: false}
 	if c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped {
-		spec["restartAt"] = c.NextRestart(time.Now()) // the session ended without a stop
+		spec["restartAt"] = c.NextRestart(time.Now()) // the session ended for a reason other than suspend
 	}
 	return spec
 }
@@ -185,9 +185,16 @@ func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, cha
 	return response(c, state), nil
 }
 
-// patchSpec patches fields of the spec. The UID in the patch makes the patch fail if the
-// conversation was recreated with the same name.
+// patchSpec patches fields of the spec. It refuses to change a field that a GitOps tool would change
+// back. The UID in the patch makes the patch fail if the conversation was recreated with the same
+// name.
 func (s *Service) patchSpec(ctx context.Context, c *v1alpha1.Conversation, spec map[string]any) error {
+	for field, value := range spec {
+		if manager := c.GitOpsManager(field); manager != "" && (field != suspendField || c.Spec.Suspend != value) {
+			return answer.Refuse(http.StatusConflict, manager+" manages the field spec."+field+
+				" of this conversation: change the field at its source")
+		}
+	}
 	return s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID}, "spec": spec})
 }
 

@@ -54,9 +54,9 @@ func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey st
 }
 
 // checkSettings checks that the user's settings are complete for a conversation with this model. If
-// model is nil, the conversation uses the model in the settings. If the cached settings seem
-// incomplete, it reads them from the API server, because the cache may lack the client's latest
-// write.
+// model is nil, the conversation uses the model in the settings. If the cached settings inherit
+// values or seem incomplete, checkSettings reads the settings from the API server, because the
+// cache may lack the client's latest write.
 func (s *Service) checkSettings(ctx context.Context, u *auth.User, model *string) error {
 	if u.Settings.Spec.InheritFrom == nil && settings.CheckComplete(u.Settings, model) == nil {
 		return nil
@@ -72,9 +72,9 @@ func (s *Service) checkSettings(ctx context.Context, u *auth.User, model *string
 }
 
 // create creates the conversation before its keys, replay and images, because the conversation owns
-// these objects. The session starts when all of them exist. If the facade cannot create all of
-// them, the client's retry creates the missing objects, or the TTL deletes the conversation with
-// its objects.
+// these objects. The session starts when all of them exist. If the creation of one fails, the
+// facade deletes the conversation, or keeps it so that a retry of the client creates the missing
+// objects. The TTL deletes a conversation that stays incomplete, with its objects.
 func (s *Service) create(ctx context.Context, u *auth.User, r *rest.ConversationRequest, name string,
 	chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())

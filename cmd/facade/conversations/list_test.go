@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestPagesAreStableWhileConversationsChange(t *testing.T) {
+func TestPagesOfTheListAreStableWhileConversationsChange(t *testing.T) {
 	t.Parallel()
 	now := metav1.Now()
 	list := func(names ...string) (all []v1alpha1.Conversation) {
