@@ -146,7 +146,7 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 //
 // If the replaced Secret belongs to this attempt, another manager may have written it, and may still
 // create a pod with the default name. If the new Secret claimed a warm pod, the session could then
-// have two pods. It therefore claims none.
+// have two pods. The new Secret therefore claims no pod.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {

@@ -98,9 +98,9 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 const maxStarts = 4
 
 // admit assigns a slot to a session that starts, and then prepares the start. Because of this
-// order, a session that waits for a slot reads nothing from the API server. A session that may lack
-// an input is prepared before it requests a slot, because it must neither hold a slot nor wait for
-// one while the input is missing.
+// order, the manager reads nothing from the API server for a session that waits for a slot. The
+// order is reversed for a session that may lack an input, because such a session must neither hold
+// a slot nor wait for one while the input is missing.
 func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepared, error) {
 	c := o.Conversation
 	o.Storing = lifecycle.UntilStored(c, o.Now) > 0

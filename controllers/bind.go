@@ -42,8 +42,8 @@ var (
 	errNoKey = errors.New("the key of the warm pod is missing")
 )
 
-// binds remembers the outcome of this manager's last call to each warm pod, until the status says
-// that the session runs.
+// binds remembers the outcome of this manager's last Bind call to each warm pod, until the status
+// says that the session runs in this pod, or until the pod is gone.
 type binds struct {
 	results sync.Map
 	client  *http.Client
@@ -95,7 +95,7 @@ func canBind(pod *corev1.Pod) bool {
 }
 
 // bindKey returns the key in the Secret of a warm pod. It returns nil if the manager did not create
-// the Secret for this pod, or if the pod's label for the class or the template has changed.
+// the Secret for this pod, or if the pod's class label or template label has changed.
 type bindKey func(*corev1.Pod) []byte
 
 // bind sends the session to its warm pod in the background. When the call ends, the Conversation is

@@ -73,13 +73,13 @@ func (g *gatherer) models(ctx context.Context, settings *v1alpha1.UserSettingsSp
 	if client.IgnoreNotFound(err) != nil {
 		return nil, nil, fmt.Errorf("read the model prices: %w", err)
 	}
-	bound := "spec.maxBudgetPerTask"
+	bound := "UserSettings spec.maxBudgetPerTask"
 	if class.Spec.Spend != nil {
 		bound = "the spending limits of SessionClass " + class.Name
 	}
 	if prices.invalid != nil && (settings.MaxBudgetPerTask != nil || class.Spec.Spend != nil) {
-		return nil, lifecycle.NewBlocker(v1alpha1.ReasonModelsInvalid, "%s: ConfigMap %s is invalid: %v", bound,
-			g.options.ModelsConfigMap, prices.invalid), nil
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonModelsInvalid, "%s cannot be enforced: ConfigMap %s is invalid: %v",
+			bound, g.options.ModelsConfigMap, prices.invalid), nil
 	}
 	return prices.models, nil, nil
 }

@@ -64,7 +64,7 @@ func TestASessionKeepsTheModelOfItsConversation(t *testing.T) {
 	archive.awaitModel(t, own, "a/own", "sk-of-b")
 }
 
-func TestAModelOfAnotherProviderBlocksTheStart(t *testing.T) {
+func TestAModelOfAnotherProviderThanInTheSettingsBlocksTheStart(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

@@ -29,8 +29,8 @@ var (
 	errBadVolume  = errors.New("the volume of the claimed pod is missing, is being deleted, or has another owner")
 )
 
-// maxAdoptions is the maximum number of retries of an adoption. An adoption is retried if the pod
-// changed between the read and the write.
+// maxAdoptions is the maximum number of retries of an adoption. The adoption of a pod or of its
+// volume is retried if that object changed between the read and the write.
 const maxAdoptions = 5
 
 // claimWarm adds the claim of a warm pod to the new Secret of a session. It returns nil if no warm
@@ -92,7 +92,7 @@ func (r *conversationReconciler) removeClaimedPod(ctx context.Context, c *v1alph
 }
 
 // removeWarmPod removes the warm pod that the status names, if the pod belongs to an earlier
-// attempt. It reads past the cache, which may not show the pod. It returns an error until the pod
+// attempt. It bypasses the cache, which may not show the pod. It returns an error until the pod
 // is gone. It ignores pods that were created for the session: they have the same name in each
 // attempt, so a session never has two of them.
 func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.Conversation) error {
@@ -270,7 +270,7 @@ func (g *gatherer) gatherWarm(ctx context.Context, o *gathered) error {
 		if lifecycle.Ran(c.Status) {
 			return nil
 		}
-		o.Warm.ClaimTime = o.Now // the cache may not show the Secret yet
+		o.Warm.ClaimTime = o.Now // used if the cache does not show the Secret yet
 	case o.Pod != nil || o.OldPod != nil || o.PodExpected || lifecycle.Ran(c.Status) ||
 		lifecycle.Attempt(c.Status) != lifecycle.FirstAttempt(c.Status):
 		return nil

@@ -107,8 +107,8 @@ func TestARunningSessionKeepsTheLimitsItStartedWith(t *testing.T) {
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{
 		Name: createClass(t, ns, v1alpha1.SessionClassSpec{Lifetimes: lifetimes(40, 50)})}}
 	settings.Spec.SessionClassName = &class.Name
-	// The class allows these 45 hours when the session starts. A later change of the class allows
-	// only 2 hours.
+	// The class allows a duration of 45 hours when the session starts. After a later change, the
+	// class allows only 2 hours.
 	longer := makeConversation(ns, "longer").With(func(s *v1alpha1.ConversationSpec) { s.MaxDuration = hours(45) }).Obj()
 	create(t, settings, makeConversation(ns, "c").Obj(), longer)
 	for _, name := range []string{"c", "longer"} {
@@ -140,7 +140,7 @@ func TestARunningSessionKeepsTheLimitsItStartedWith(t *testing.T) {
 	expect("without a class, with no limit requested", "longer", 50)
 }
 
-func TestAReplacementPodKeepsTheDefaultsOfTheClass(t *testing.T) {
+func TestAStricterClassBlocksReplacementPodsOnlyIfSettingsExceedIt(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)

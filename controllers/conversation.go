@@ -50,7 +50,7 @@ type conversationReconciler struct {
 	queue  *queue.Queue
 	leaver *leaver
 	// starts limits the sessions of a user that this process starts at the same time: see maxStarts. A
-	// session is in it while Reconcile prepares and creates its objects, or while it waits for that.
+	// session is in this queue while it waits, and while Reconcile prepares and creates its objects.
 	starts *queue.Queue
 	// admissions receives a request when a waiting session gets a slot in r.queue or r.starts.
 	admissions <-chan event.GenericEvent
@@ -147,8 +147,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// notStarted returns requests for all Conversations, in any namespace, that may start. They may
-// wait for an object that all namespaces share, such as a class or the agent catalogue.
+// notStarted returns requests for the Conversations that mayStart selects, in all namespaces. Each
+// of them may wait for an object that all namespaces share, such as a class or the agent catalogue.
 func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Request {
 	var list v1alpha1.ConversationList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -169,8 +169,8 @@ func mayStart(o client.Object) bool {
 	return s.State == v1alpha1.StateStarting || s.State == "" || s.Reason == v1alpha1.ReasonSettingsMissing
 }
 
-// mayLackInputs reports whether a Secret or a ConfigMap that a Conversation needs may be missing. A
-// queued session lacks no inputs: it reads them only when it gets a slot.
+// mayLackInputs reports whether a Conversation may wait for a missing Secret or ConfigMap. A queued
+// session does not wait for them yet: the manager reads them only when the session gets a slot.
 func mayLackInputs(o client.Object) bool {
 	return mayStart(o) && o.(*v1alpha1.Conversation).Status.Reason != v1alpha1.ReasonQueued
 }
@@ -217,7 +217,7 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	known := r.memory.get(conversation)
 	if known.staleVersion == conversation.ResourceVersion {
-		return reconcile.Result{}, nil // the event of our own write will requeue
+		return reconcile.Result{}, nil // the event of our own write requeues the Conversation
 	}
 	if known.staleVersion != "" {
 		r.memory.update(conversation, func(m *memoryEntry) { m.staleVersion = "" })

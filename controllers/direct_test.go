@@ -439,7 +439,7 @@ func TestAStartIsRequeuedEvenIfItWritesNoStatus(t *testing.T) {
 		}
 	}
 	// Delete the pod, and write a status that says that the session has no pod yet. The next
-	// reconcile creates the pod again, and must not write the status.
+	// reconcile creates the pod again. The status stays the same, so the reconcile must not write it.
 	if err := env.Client.Delete(t.Context(), kubelet{t, ns, "c"}.pod(), client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 type gatherer struct {
 	cache    client.Reader
 	metadata client.Reader // the cached metadata of Secrets and ConfigMaps
-	live     client.Reader // reads past the cache
+	live     client.Reader // bypasses the cache
 	options  Options
 	turns    *turnPoller
 	binds    *binds
@@ -73,8 +73,8 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known m
 	return o, g.gatherClass(ctx, &o, &settings.Spec)
 }
 
-// settings reads the UserSettings object of a session, and sets in the observation whether the
-// object exists.
+// settings reads the UserSettings object of a session, and records in the observation whether the
+// object exists. An object that the session does not belong to counts as missing.
 func (g *gatherer) settings(ctx context.Context, from client.Reader, o *gathered) (*v1alpha1.UserSettings, error) {
 	c, settings := o.Conversation, &v1alpha1.UserSettings{}
 	o.OtherOwner = false
@@ -158,7 +158,8 @@ func (g *gatherer) cachedPods(ctx context.Context, c *v1alpha1.Conversation) ([]
 	}
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return rank(a) - rank(b) })
 	if len(pods) == 0 && missing == nil && podObject(c) != sessionObject(c) {
-		missing = apierrors.NewNotFound(corev1.Resource("pods"), c.PodName()) // a foreign pod has the default name
+		// A foreign pod has the default name, but the session's pod has another name.
+		missing = apierrors.NewNotFound(corev1.Resource("pods"), c.PodName())
 	}
 	if len(pods) > 0 {
 		missing = nil

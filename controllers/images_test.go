@@ -76,7 +76,7 @@ func partlyStored(ns, name string) aConversation {
 
 const oneIsMissing = "spec.images[0].configMapKeyRef: ConfigMap one with key image does not exist"
 
-func TestInputsThatTheFacadeStillStoresCauseNoWarning(t *testing.T) {
+func TestInputsThatTheFacadeHasNotStoredYetCauseNoWarning(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	c, lost := partlyStored(ns, "c").Obj(), partlyStored(ns, "lost").Obj()

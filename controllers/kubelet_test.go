@@ -97,7 +97,7 @@ func (k kubelet) releaseAttempt(attempt string) {
 	})
 }
 
-// release completes the deletion of the pod, like a kubelet after its containers ended.
+// release completes the deletion of the pod, like a kubelet after the pod's containers ended.
 func (k kubelet) release() {
 	k.t.Helper()
 	pod := k.pod()

@@ -87,7 +87,7 @@ func newLeaver(q *queue.Queue, g *gatherer) *leaver {
 		leaving: map[types.NamespacedName]leavingAttempt{}}
 }
 
-// note records that a session of the user waits for a slot. isNew is set if the session has just
+// note registers that a session of the user waits for a slot. isNew is set if the session has just
 // begun to wait.
 func (l *leaver) note(user types.NamespacedName, isNew bool) {
 	l.mu.Lock()
@@ -107,7 +107,8 @@ func (l *leaver) note(user types.NamespacedName, isNew bool) {
 	}
 }
 
-// Start runs the rounds of all users until ctx ends. Only the leader calls sessions.
+// Start runs the rounds of all users until ctx ends. Only the leader runs rounds, and asks sessions
+// to end.
 func (l *leaver) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		due, wait := l.due()
@@ -153,7 +154,7 @@ func (l *leaver) leaves(name types.NamespacedName) bool {
 		return false
 	}
 	c := &v1alpha1.Conversation{}
-	err := l.cache.Get(context.Background(), name, c) // the cache needs no API server
+	err := l.cache.Get(context.Background(), name, c) // needs no deadline: the cache sends no request
 	return err == nil && c.UID == agreed.uid && c.Status.Attempt == agreed.attempt
 }
 
@@ -207,8 +208,9 @@ func (l *leaver) forgetEnded() {
 	}
 }
 
-// idle asks the named sessions, and returns the idle ones, the longest idle first. A session that
-// does not answer, for example because it has a third-party runtime, counts as busy.
+// idle asks each named session how long it has been idle. It returns the idle sessions, the longest
+// idle first. A session that does not answer, for example because it has a third-party runtime,
+// counts as busy.
 func (l *leaver) idle(ctx context.Context, names []types.NamespacedName) []idleSession {
 	var mu sync.Mutex
 	var found []idleSession

@@ -511,7 +511,7 @@ func TestARecreatedConversationWaitsForDeletionOfTheOldPod(t *testing.T) {
 	if !strings.Contains(c.Status.Message, "of an earlier Conversation") || kstatusOf(t, c) != status.InProgressStatus {
 		t.Errorf("message %q, kstatus %s", c.Status.Message, kstatusOf(t, c))
 	}
-	// Delete the objects like a garbage collector.
+	// Delete the objects, as the garbage collector would.
 	old := k.pod()
 	if err := env.Client.Delete(t.Context(), secretWith(ns, "c-session", "")); err != nil {
 		t.Fatal(err)

@@ -104,7 +104,8 @@ type retryTurns struct {
 	taken map[types.NamespacedName]time.Time // keyed by user
 }
 
-// take reports whether a refused session of the user may retry now.
+// take reports whether a refused session of the user may retry now. If so, the user's next
+// retry must wait.
 func (t *retryTurns) take(user types.NamespacedName, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,8 +120,8 @@ func (t *retryTurns) take(user types.NamespacedName, now time.Time) bool {
 	return true
 }
 
-// giveBack lets the user's next refused session retry immediately. It is called after a start that
-// was not refused.
+// giveBack lets another refused session of the user retry immediately. It is called if the API
+// server did not refuse a start, or if the start was not attempted.
 func (t *retryTurns) giveBack(user types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// The labels of these metrics contain only states and reasons. Labels with the names of objects
-// would create too many time series.
+// The labels of these metrics contain no names of objects, because such labels would create too
+// many time series.
 var (
 	startSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "parley_conversation_start_seconds",

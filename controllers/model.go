@@ -71,8 +71,8 @@ type modelSends struct {
 	// that has this content.
 	content  modelContent
 	revision string
-	// uncertain is set if a model may have been sent whose revision is not recorded. content and
-	// revision are then wrong.
+	// uncertain is set if the manager may have sent a model without recording its revision. content
+	// and revision may then be wrong.
 	uncertain bool
 }
 
@@ -185,9 +185,9 @@ func (r *modelReconciler) isCurrent(sends *modelSends, sent, revision string) bo
 	return revision == sent || revision == sends.revision || known && sends.has(content.(modelContent), revision)
 }
 
-// inheritsModel reports whether settings have no model of their own. A running session keeps an
-// inherited model, because one change of the inherited settings would reach the sessions of many
-// users at the same time.
+// inheritsModel reports whether settings inherit their model. A running session keeps an inherited
+// model, because one change of the inherited settings would reach the sessions of many users at the
+// same time.
 func inheritsModel(settings *v1alpha1.UserSettings) bool {
 	return settings.Spec.InheritFrom != nil && !settings.Spec.OwnsModel()
 }
@@ -227,10 +227,9 @@ func (r *modelReconciler) send(ctx context.Context, c *v1alpha1.Conversation, cl
 	if blocker != nil || err != nil {
 		return blocker, err
 	}
-	// Do not send the model if the Secret may be forged: the forger knows the session key in the
-	// Secret, and could decrypt the model's API key with it. If an older version of Parley started
-	// the session, the Secret is not signed. Such a session gets a changed model only at its next
-	// start.
+	// Do not send the model if the Secret may be forged: the manager encrypts the model's API key with
+	// a key in the Secret, which a forger would know. If an older version of Parley started the
+	// session, the Secret is not signed. Such a session gets a changed model only at its next start.
 	if trusted, err := checkSecret(secret, c, keys); !trusted {
 		return blockerOf(err), nil
 	}

@@ -58,8 +58,8 @@ func sessionSecret(t *testing.T, c *v1alpha1.Conversation) *corev1.Secret {
 	return secret
 }
 
-// awaitModel waits until the manager sent a model and a key to a session, and recorded the
-// revision.
+// awaitModel waits until the manager sent a model and a key to a session, and recorded the revision
+// of the model.
 func (a *turnArchive) awaitModel(t *testing.T, c *v1alpha1.Conversation, model, key string) {
 	t.Helper()
 	await(t, func() error {
@@ -125,7 +125,7 @@ func TestAChangedModelIsSentToRunningSessions(t *testing.T) {
 	// The restarted manager compares the models of all sessions. It sends the following change once
 	// to each session, and nothing else.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMBaseURL = ptr.To("https://llm.example.com") })
-	await(t, func() error { // one change for each session
+	await(t, func() error { // two more: one for each session
 		if got := archive.sends(t, ns); got != "4 uploads, 4 patches" {
 			return errors.New("there were " + got)
 		}
@@ -186,7 +186,7 @@ func TestARestartedManagerSendsAModelThatChangedWhileItWasDown(t *testing.T) {
 	}
 }
 
-func TestAModelThatCannotBeUsedIsNotSent(t *testing.T) {
+func TestAModelThatCannotBeUsedIsNotSentToSessions(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	archive.manager(t, ns)
@@ -287,7 +287,8 @@ func TestAChangedSecretIsReadOnceForAllSessionsOfAUser(t *testing.T) {
 	annotate("1") // the manager learns the model of each session
 	before := reads()
 	annotate("2")
-	// The workers of the manager may read the key at the same time.
+	// More than one read is allowed, because several workers of the manager may read the key at the
+	// same time.
 	if n := reads() - before; n > sessions/2 {
 		t.Errorf("%d sessions read the key %d times", sessions, n)
 	}
@@ -309,10 +310,11 @@ func TestAModelWithAnUnchangedKeyIsNotSentAgain(t *testing.T) {
 	annotate("2")
 	change(t, secretWith(ns, "llm", ""), func(s *corev1.Secret) { s.Data["key"] = []byte("sk-second") })
 	archive.awaitModel(t, c, "b/two", "sk-second")
-	if got := archive.sends(t, ns); got != "4 uploads, 4 patches" { // bob's session got two of them
+	if got := archive.sends(t, ns); got != "4 uploads, 4 patches" { // two of each are for bob's session
 		t.Errorf("two changes of the model in each of two sessions cause %s", got)
 	}
-	// A user starts the session again with the first model. The second model must then be sent again.
+	// The manager sends a/one to the session. Then a user starts the session again with b/two. If
+	// the model changes back to a/one, the manager must send a/one again.
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("a/one") })
 	archive.awaitModel(t, c, "a/one", "sk-second")
 	change(t, c, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })

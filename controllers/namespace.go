@@ -24,7 +24,7 @@ import (
 
 // namespaceReconciler maintains the Service and the NetworkPolicies of a namespace's sessions. The
 // controllers of Conversations and warm pods create these objects before the first pod, so that no
-// pod runs without the policy.
+// pod runs without a NetworkPolicy.
 type namespaceReconciler struct {
 	client     client.Client
 	namespaces *namespaceObjects
@@ -83,7 +83,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 // namespaceObjects maintains the objects that the sessions of a class share in a namespace.
 type namespaceObjects struct {
 	client  client.Client
-	live    client.Reader // reads past the cache
+	live    client.Reader // bypasses the cache
 	options Options
 }
 

@@ -138,8 +138,8 @@ const (
 	udp = corev1.ProtocolUDP
 )
 
-// Policies, session pods and namespaces come from the API server. The pods of the facade and the
-// manager have the labels in their manifests.
+// Policies, session pods and namespaces come from the API server. The labels of the facade, the
+// manager and the archive come from their manifests.
 func TestNetworkPoliciesAllowOnlyTheNecessaryTraffic(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

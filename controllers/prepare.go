@@ -30,7 +30,7 @@ type prepared struct {
 	// paused is set if it is too early for a retry: within the last minRetryDelay, the session was
 	// refused, or another refused session of the user was retried.
 	paused bool
-	// waits is set while other sessions of the user start: see maxStarts.
+	// waits is set while maxStarts other sessions of the user start.
 	waits bool
 }
 
@@ -43,7 +43,7 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 			return start, err
 		}
 	}
-	// Read past the cache, because a user who saves settings and then starts a session expects the
+	// Bypass the cache, because a user who saves settings and then starts a session expects the
 	// new settings.
 	settings := &v1alpha1.UserSettings{}
 	err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)

@@ -23,8 +23,8 @@ const (
 	sharedPriority = -10
 )
 
-// withPriority enqueues requests for changed objects with a priority. Objects that exist when the
-// manager starts have the lowest priority.
+// withPriority enqueues the requests for a changed object, and gives them this priority. Requests
+// for objects that exist when the manager starts get the lowest priority.
 func withPriority(priority int, requests handler.MapFunc) handler.Funcs {
 	add := func(ctx context.Context, q workQueue, o client.Object, priority int) {
 		q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: &priority},

@@ -105,7 +105,7 @@ func TestOtherSessionsStartIfAQueuedSessionCannotStart(t *testing.T) {
 	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }
 
-func TestTheManagerReadsNothingForQueuedSessions(t *testing.T) {
+func TestTheManagerDoesNotReadTheSettingsOfEachQueuedSession(t *testing.T) {
 	t.Parallel()
 	const waiting, secrets = 20, 5
 	ns := env.Namespace(t, nil)
@@ -384,7 +384,7 @@ func TestARefusedSessionRetriesSoonWhileItHasASlot(t *testing.T) {
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.reconcile("a")
 	p.advance(4 * time.Minute)
-	if again := p.reconcile("a").RequeueAfter; again < time.Minute { // the second refusal freed its slot
+	if again := p.reconcile("a").RequeueAfter; again < time.Minute { // the second refusal freed the session's slot
 		t.Errorf("it retries in %s", again)
 	}
 	p.advance(4 * time.Minute)
@@ -507,7 +507,8 @@ func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	b.end(`{"reason":"Completed"}`)
 	p.expect("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 	p.reconcile("b")
-	// The manager restarts, and session a gets the slot again. Its start deadline begins only now.
+	// The manager restarts, and the session "a" gets the slot again. Its start deadline begins only
+	// now.
 	p = timedProcess{newProcess(p.client, p.client), t, ns, p.now}
 	p.clock = p.now
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
@@ -608,6 +609,6 @@ func TestASessionKeepsItsSlotEvenIfTheCacheLacksItsPod(t *testing.T) {
 		return nil
 	})
 	late.advance(podTimeout)
-	late.reconcile("a") // without a pod, the second refusal would free the slot
+	late.reconcile("a") // if the session had no pod, this second refusal would free its slot
 	late.expect("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }

@@ -34,7 +34,7 @@ import (
 // signingKeyReconciler maintains the keys of tokens, snapshots and certificates. It creates missing
 // keys, rotates keys on request, and renews certificates.
 type signingKeyReconciler struct {
-	client client.Client // reads Secrets past the cache
+	client client.Client // reads Secrets directly, without a cache
 	name   client.ObjectKey
 	clock  clock.PassiveClock
 	// archiveHost is the host in the archive's certificate; empty if the manager does not create

@@ -28,7 +28,7 @@ func (h *heldReads) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 	return h.Client.Get(ctx, key, o, opts...)
 }
 
-func TestFewSessionsOfAUserStartAtTheSameTime(t *testing.T) {
+func TestConcurrentSessionStartsOfAUserAreLimited(t *testing.T) {
 	t.Parallel()
 	const sessions = 3 * maxStarts
 	ns := env.Namespace(t, nil)
@@ -47,8 +47,8 @@ func TestFewSessionsOfAUserStartAtTheSameTime(t *testing.T) {
 			returned <- name
 		})
 	}
-	// The sessions that must wait return at once, and write nothing. A deleted session does not delay
-	// the others.
+	// The reconciles of sessions that must wait return at once, and write nothing. A deleted session
+	// does not delay the others.
 	for n := range sessions - maxStarts {
 		name := <-returned
 		if status := getConversation(t, ns, name).Status; status.Reason != "" {

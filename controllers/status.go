@@ -33,7 +33,7 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v 
 		}
 		return 0, fmt.Errorf("write the status of Conversation: %w", err)
 	}
-	if written.ResourceVersion != o.Conversation.ResourceVersion { // a write without a change causes no event
+	if written.ResourceVersion != o.Conversation.ResourceVersion { // a write without a change causes no watch event
 		r.memory.update(o.Conversation, func(m *memoryEntry) {
 			m.staleVersion, m.created = o.Conversation.ResourceVersion, false
 		})

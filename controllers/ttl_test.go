@@ -149,7 +149,7 @@ func TestAConversationThatWaitsForItsSettingsIsNotDeletedAfterItsTTL(t *testing.
 	p.advance(10 * time.Minute)
 	p.expect("c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing)
 	p.advance(time.Hour)
-	for range 3 { // record that it has no pod, expire
+	for range 3 { // enough reconciles to record that no pod exists, and to delete the Conversation
 		p.expect("c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing)
 	}
 	create(t, userSettings(ns, "ada"))

@@ -238,7 +238,7 @@ func TestTheStatusReportsAMissingModelBeforeTheSessionStarts(t *testing.T) {
 }
 
 // With an archive, the session itself reports that it has no model, and later that it has one.
-func TestTheStatusSaysNoModelUntilTheSessionReportsAModel(t *testing.T) {
+func TestTheTurnKeepsTheReasonNoModelUntilTheSessionReportsAModel(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	requireAgents(t)
@@ -259,7 +259,7 @@ func TestTheStatusSaysNoModelUntilTheSessionReportsAModel(t *testing.T) {
 
 // When a session starts again with another agent, its earlier outcome is cleared, even if the
 // session reports nothing.
-func TestANewStartClearsTheOutcomeOfTheLastStart(t *testing.T) {
+func TestANewStartClearsTheOutcomeOfTheLastTurn(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	requireAgents(t)

@@ -45,7 +45,7 @@ const conflictDelay = 100 * time.Millisecond
 type userSettingsReconciler struct {
 	client   client.Client
 	cache    client.Reader // metadata of Secrets
-	live     client.Reader // reads past the cache
+	live     client.Reader // bypasses the cache
 	clock    clock.PassiveClock
 	recorder events.EventRecorder
 	// resolved holds the result of each checkedReference. Without it, the manager would read all
@@ -56,8 +56,8 @@ type userSettingsReconciler struct {
 	foreign *lru.Cache
 }
 
-// maxRemembered is the maximum number of entries in each cache of a reconciler. After an entry of
-// resolved or foreign is dropped, its Secret is read one more time.
+// maxRemembered is the maximum number of entries in each cache of a reconciler. After r.resolved
+// or r.foreign drops an entry, the manager reads the Secret of the entry again.
 const maxRemembered = 1 << 14
 
 func newUserSettingsReconciler(c client.Client, metadata, live client.Reader, clock clock.PassiveClock,

@@ -50,7 +50,7 @@ func (r *userSettingsReconciler) sessionKey(ctx context.Context, settings *v1alp
 		}
 	}
 	value, missing, err := secrets.value(ctx, ref)
-	value = bytes.TrimSpace(value) // an HTTP header cannot hold the last newline of a file
+	value = bytes.TrimSpace(value) // a key from a file may end with a newline, which an HTTP header cannot hold
 	switch {
 	case err != nil || missing != nil:
 		return lifecycle.SessionKey{Ref: ref.Ref, Blocker: missing}, err
@@ -71,8 +71,9 @@ func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings 
 	}
 	exists := secret.UID != ""
 	switch {
-	// The owner reference alone proves nothing: a client that may write Secrets of users can forge
-	// it. Such a client cannot create a Secret of the type SecretTypeSessionKey.
+	// The owner reference alone proves nothing, because the facade may write users' Secrets and
+	// could forge it. But a ValidatingAdmissionPolicy forbids the facade to write Secrets of the
+	// type SecretTypeSessionKey.
 	case exists && (!owned(secret, settings) || secret.Type != v1alpha1.SecretTypeSessionKey):
 		return &foreignError{kind: "Secret", name: name}
 	case exists && len(secret.Data[v1alpha1.SessionKeySecretKey]) > 0:

@@ -293,7 +293,7 @@ func TestTheNumberOfWarmPodsDeletedForOneSessionIsLimited(t *testing.T) {
 	}
 }
 
-func TestWarmPodsAreReplacedAfterARotationOfTheirKey(t *testing.T) {
+func TestWarmPodsAreReplacedAfterARotationOfTheSnapshotSecret(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 1)
 	allowOwnSecrets(t, w.namespace)

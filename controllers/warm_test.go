@@ -270,8 +270,9 @@ func TestAWakingSessionGetsAWarmPod(t *testing.T) {
 	}
 }
 
-// This test is not parallel: during a slow start, the manager would also write the steps of the
-// start to the status. The first of the four writes records the new attempt.
+// This test is not parallel, because other tests could slow the start down. During a slow start,
+// the manager also writes the steps of the start to the status. The first of the four writes
+// records the new attempt.
 func TestAWakeCostsFourWritesOfTheManager(t *testing.T) {
 	w := newWarmth(t, 1)
 	first := w.suspendRunning("c")

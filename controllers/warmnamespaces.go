@@ -27,8 +27,8 @@ func warmSelector(class *v1alpha1.SessionClass) labels.Selector {
 }
 
 // namespaceLabels returns the labels of a namespace; nil if it does not exist. A manager that is
-// limited to some namespaces cannot read labels. It knows only the label with the name of the
-// namespace.
+// limited to some namespaces cannot read labels. It knows only kubernetes.io/metadata.name, whose
+// value is the name of the namespace.
 func (r *warmPoolReconciler) namespaceLabels(ctx context.Context, name string) (labels.Set, error) {
 	if len(r.options.Namespaces) > 0 {
 		if !slices.Contains(r.options.Namespaces, name) {

@@ -25,7 +25,8 @@ const (
 
 // warmPause pauses the pools of a namespace while a session lacks room there: a quota refused its
 // pod, or no node has room for it. During the pause, warm pods are deleted one by one to make room.
-// The pause continues for a while after the session got room. This time doubles with each pause.
+// The pause continues for a while after the session got room. This time doubles if the next pause
+// begins soon.
 type warmPause struct {
 	mu     sync.Mutex
 	spaces map[string]*pausedSpace
@@ -43,8 +44,8 @@ type pausedSpace struct {
 }
 
 type roomRequest struct {
-	// first and last are the times of the first and the last request to delete a warm pod for the
-	// session. pods is the number of these requests.
+	// first and last are the times of the first and the last request to delete a warm pod, so that
+	// the session gets room. pods is the number of these requests.
 	first, last time.Time
 	pods        int
 }

@@ -41,7 +41,7 @@ const (
 	// warmQuiet is the usual pause between the last claim of a pod and the refill of its pool.
 	warmQuiet = 500 * time.Millisecond
 	// warmPatience limits how long a pool waits to be refilled. After this time, it is refilled
-	// even while sessions wait to be started or claim its pods.
+	// even while sessions claim its pods or wait to be started.
 	warmPatience = 5 * time.Second
 	// warmCheckInterval is the interval at which pools are checked for changes that cause no event,
 	// such as a new default StorageClass.
@@ -137,7 +137,8 @@ func delayedPools(pools handler.MapFunc) handler.Funcs {
 	}
 }
 
-// poolsOfClass returns requests for the namespaces that the class selects or that have warm pods.
+// poolsOfClass returns a request for the status of the class. It also returns requests for the
+// namespaces that the class selects, and for the namespaces that have warm pods of the class.
 func (r *warmPoolReconciler) poolsOfClass(ctx context.Context, class *v1alpha1.SessionClass) []reconcile.Request {
 	requests := []reconcile.Request{requestFor("", class.Name)}
 	selected, err := r.selectedNamespaces(ctx, class)
@@ -183,8 +184,8 @@ func (r *warmPoolReconciler) poolsOfNamespace(ctx context.Context,
 	return requests
 }
 
-// Reconcile deletes outdated and surplus pods of a pool, and creates missing pods while no session
-// waits to be started.
+// Reconcile deletes outdated and surplus pods of a pool, and creates missing pods if the pool is
+// not busy or is overdue. For a request without a namespace, it writes the status of the class.
 func (r *warmPoolReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.set.synced() {
 		return reconcile.Result{RequeueAfter: warmDelay}, nil

@@ -27,7 +27,7 @@ func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation
 
 // ValidateUpdate checks a restart like a creation, because the session then gets the current
 // settings. Changed lifetimes must stay within the limits of the class even without a restart,
-// because they also apply to a running session.
+// because all of them except idleTimeout also apply to a session that has already started.
 func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	admission.Warnings, error) {
 	if errs := changeErrors(old, conversation); len(errs) > 0 {

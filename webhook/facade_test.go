@@ -19,7 +19,7 @@ const (
 func TestTheFacadeMayReferToSecretsBeforeWritingThem(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	for _, name := range []string{"ada-llm-api-key", "talk-tool-" + someHash} {
-		mustCreate(t, secret(namespace, name+"x")) // Secrets of others with similar names do not matter
+		mustCreate(t, secret(namespace, name+"x")) // other Secrets with similar names do not matter
 	}
 	theirs := mustCreate(t, secret(namespace, "ada-search-api-key"))
 	facade := user(t, facadeUser, namespace, use("ada"))

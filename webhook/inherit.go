@@ -38,13 +38,15 @@ func (r request) checkInheritance(ctx context.Context, old, settings *v1alpha1.U
 func (r request) checkInheritedUse(ctx context.Context, path *field.Path, name string, f *findings) (bool, error) {
 	allowed, err := r.may(ctx, "use", v1alpha1.SchemeGroupVersion.Group, "usersettings", name)
 	if err == nil && !allowed {
-		f.forbid(path, "a session gets the inherited Secrets: you must be allowed to use the UserSettings %q", name)
+		f.forbid(path, "you must be allowed to use the UserSettings %q, because sessions get the Secrets of inherited "+
+			"settings", name)
 	}
 	return allowed, err
 }
 
-// checkLevels refuses inheritance over two levels. The cached list of heirs may be stale, so the
-// manager checks the levels again whenever it starts a session.
+// checkLevels refuses chains of inheritance: the inherited UserSettings must not inherit, and no
+// UserSettings may inherit from the heir. The cached list of heirs may be stale, so the manager
+// looks for a chain again whenever it starts a session.
 func (r request) checkLevels(ctx context.Context, heir, name string, f *findings) error {
 	inherited := &v1alpha1.UserSettings{}
 	switch err := r.reader.Get(ctx, r.key(name), inherited); {

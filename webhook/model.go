@@ -47,7 +47,8 @@ func (f *findings) checkConversationModel(spec *v1alpha1.ConversationSpec, setti
 // agentCatalogue is the namespace and name of the ConfigMap with the agents.
 type agentCatalogue client.ObjectKey
 
-// checkAgent refuses an agent that is not in the catalogue, and lists the catalogue.
+// checkAgent refuses an agent that is not in the catalogue. The error names the agents of the
+// catalogue.
 func (r request) checkAgent(ctx context.Context, catalogue agentCatalogue, agent string, f *findings) error {
 	path := field.NewPath("spec", "agent")
 	agents := &corev1.ConfigMap{}

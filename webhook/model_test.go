@@ -61,7 +61,7 @@ func TestASessionWithoutAModelCausesAWarning(t *testing.T) {
 	}
 }
 
-func TestAModelOfAnotherProviderIsRefused(t *testing.T) {
+func TestAModelOfAnotherProviderThanInTheSettingsIsRefused(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	for name, spec := range map[string]string{
 		"keyed":   "{llmModel: openai/gpt-5, llmAPIKeyRef: {name: s, key: k}}",

@@ -36,7 +36,7 @@ func (r request) checkReceivers(ctx context.Context, old, settings *v1alpha1.Use
 	return nil
 }
 
-// delivery is a reference to a key in a field, and the receiver of this key.
+// delivery is a field's reference to a key, and the receiver of this key.
 type delivery struct {
 	place
 	receiver string
@@ -54,8 +54,8 @@ func diverted(old, settings *v1alpha1.UserSettings) (refs []v1alpha1.SecretRefer
 	imagesChanged := !ptr.Equal(old.Spec.SandboxBaseContainerImage, settings.Spec.SandboxBaseContainerImage) ||
 		!ptr.Equal(old.Spec.SandboxRuntimeContainerImage, settings.Spec.SandboxRuntimeContainerImage)
 	for _, r := range settings.SecretReferences() {
-		// If the image changes, another program gets all keys of the session. The session key is not one
-		// of them: no session gets it.
+		// If the image changes, another program gets all keys of the session. The user's session key is
+		// not one of them: no session gets it.
 		toImage := imagesChanged && r.Condition != v1alpha1.ConditionSessionKeyReady
 		if places.Has(placeOf(r)) && (toImage || !deliveries.Has(delivery{placeOf(r), after[r.Path.String()]})) {
 			refs = append(refs, r)

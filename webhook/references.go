@@ -106,9 +106,9 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 	}
 }
 
-// checkSettings forbids a session if the sender is not allowed to use its UserSettings, because the
-// session gets their Secrets. If the UserSettings exist and are allowed, checkSettings reads them
-// into the parameter settings, and adds the inherited values.
+// checkSettings forbids a session if the sender may not use the session's UserSettings object,
+// because the session gets the Secrets of this object. Otherwise, if the object exists, checkSettings
+// reads it into *settings, and adds the inherited values.
 func (r request) checkSettings(ctx context.Context, name string, settings *v1alpha1.UserSettings, f *findings) error {
 	path := field.NewPath("spec", "userSettingsName")
 	err := r.reader.Get(ctx, r.key(name), settings)

@@ -148,8 +148,8 @@ func TestALargeConversationCanBeChanged(t *testing.T) {
 	expectAccepted(t, admin(t).change(t, conversation, setField(t, true, "spec", "suspend")))
 }
 
-// The match conditions keep updates without a relevant change away from the webhook. This test
-// shows that the validators do not rely on the match conditions.
+// Because of the match conditions, the webhook receives only updates with a relevant change. This
+// test shows that the validators do not rely on the match conditions.
 func TestUnchangedFieldsAreNotChecked(t *testing.T) {
 	url := "nowhere"
 	settings := &v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{LLMBaseURL: &url}}

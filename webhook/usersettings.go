@@ -32,11 +32,11 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 	return v.validate(ctx, nil, settings)
 }
 
-// ValidateUpdate checks every reference to a Secret again, even an unchanged one, because the
-// change of another field, such as llmBaseURL, may send the key to another receiver. Parley may
-// have no permission to read a Secret that an administrator chose. In an update by Parley itself,
-// only new references are therefore checked, and the administrator's keys must not go to another
-// receiver.
+// ValidateUpdate checks that the sender may read every referenced Secret, even if the reference is
+// unchanged: the change of another field, such as llmBaseURL, may send the key to another receiver.
+// Parley itself may have no permission to read a Secret that an administrator chose. If Parley is
+// the sender, only new references are therefore checked, and the update must not send an
+// administrator's key to another receiver.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {

@@ -78,7 +78,7 @@ func (a *agent) says(lines ...string) {
 	}
 }
 
-func TestUpdatesAreHandledBeforeALaterResponse(t *testing.T) {
+func TestSessionUpdatesAreHandledBeforeALaterResponse(t *testing.T) {
 	h := &recorder{}
 	conn, agent := connect(t, h)
 	go func() {

@@ -57,8 +57,8 @@ const (
 	MetaReplays = "parley.dev/replays"
 	// MetaTool is the name of the called tool.
 	MetaTool = "parley.dev/tool"
-	// MetaReason is a key in the answer to a permission request. Its value is the user's reason. In
-	// an agent's capabilities, the key says that the agent reads this reason.
+	// MetaReason is a key in the answer to a permission request. Its value is the user's reason
+	// for a rejection. In an agent's capabilities, the key says that the agent reads this reason.
 	MetaReason = "parley.dev/reason"
 	// MetaReplayed is a key in session/new. It tells the agent not to replay the recorded session,
 	// because an earlier ACP session of the conversation has already replayed it.
@@ -67,7 +67,7 @@ const (
 	// each action, so that the client can record the action before it happens.
 	MetaAsks = "parley.dev/asks"
 	// MetaRetry is a key in a session_info_update. While the agent waits before it calls the model
-	// again, the value is a Retry. When the wait is over, the value is null. These updates are also
+	// again, the value is a Retry. When the model then responds, the value is null. These updates are also
 	// marked with MetaPartial.
 	MetaRetry = "parley.dev/retry"
 )

@@ -49,8 +49,8 @@ func decodeText(body []byte, name string, check func(*object, Location, string))
 	})
 }
 
-// SecretRequest is the body of POST and PUT /api/secrets. PUT changes only the name and the
-// description.
+// SecretRequest is the body of POST /api/secrets and of PUT /api/secrets/{name}. PUT changes only
+// the description: Name must be the current name.
 type SecretRequest struct {
 	Name        string  `json:"name"`
 	Value       *string `json:"value,omitempty"`

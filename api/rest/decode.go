@@ -13,7 +13,8 @@ import (
 // maxItems limits the decoded entries of a list or an object. The CRD schema allows fewer.
 const maxItems = 1000
 
-// decoder collects all errors of a request. Their types and messages are the same as in OpenHands.
+// decoder collects the errors of a request, at most MaxDetails. Their types and messages are the
+// same as in OpenHands.
 type decoder struct{ details []Detail }
 
 func (d *decoder) fail(loc Location, kind, msg string) {

@@ -9,10 +9,10 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// mcpDecoder reads tool servers. It refuses unknown fields, so that a misspelt list name is
-// noticed: a missing list removes the stored servers of that list and their keys. In settings, it
-// ignores the fields api_key_set and timeout, because clients send back the settings that they
-// read.
+// mcpDecoder reads tool servers. It refuses unknown fields, because a list with a misspelt name
+// would count as missing. A missing list removes its stored servers and their keys. In settings,
+// mcpDecoder ignores the fields api_key_set and timeout, because clients send back the settings
+// that they read.
 type mcpDecoder struct{ settings bool }
 
 func (m mcpDecoder) config(o *object) MCPConfig {
@@ -32,8 +32,8 @@ func (m mcpDecoder) config(o *object) MCPConfig {
 func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
 	seen := map[string]bool{}
 	for i, entry := range entries {
-		// Two entries without a name also count as a repetition. Do not report it after another error,
-		// which may already say that the name is missing.
+		// Two entries without a name also count as repeated, unless there is another error, which may
+		// already say that the name is missing.
 		if seen[name(entry)] && (name(entry) != "" || len(o.details) == 0) {
 			o.fail(o.loc.At(list).At(i), "value_error", "An entry is listed twice")
 		}

@@ -20,7 +20,7 @@ type Detail struct {
 var LongKey = Detail{Type: "string_too_long", Loc: Location{"header", "idempotency-key"},
 	Msg: "String should have at most 255 characters"}
 
-// Invalid is the body of a response that lists all errors of a request.
+// Invalid is the body of a response that lists the errors of a request, at most MaxDetails.
 type Invalid struct {
 	Detail []Detail `json:"detail"`
 }

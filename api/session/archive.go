@@ -24,7 +24,7 @@ const (
 	MaxChanges = 10000
 )
 
-// Paths of the archive. They follow /sessions/ and the Conversation's UID.
+// Paths of the archive. ArchiveRoot and the Conversation's UID precede the other paths.
 const (
 	ArchiveRoot   = "/sessions/"
 	ArchiveEvents = "/events"

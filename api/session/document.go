@@ -89,8 +89,8 @@ func SecretVariable(key string) string {
 	return SecretVariables + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(key))
 }
 
-// Document configures a session. It has no secret values: fields that end in File name a key of the
-// session Secret.
+// Document configures a session. It has no secret values: each field whose name ends in File
+// contains the name of a key of the session Secret.
 type Document struct {
 	Conversation string `json:"conversation"`
 	Namespace    string `json:"namespace"`

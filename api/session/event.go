@@ -138,7 +138,7 @@ func StateChange(state State, reason string) Event {
 	}
 }
 
-// StateOf returns the state in an event; empty for other events.
+// StateOf returns the state in an ObservedState event; empty for other events.
 func (e *Event) StateOf() State {
 	if e.Observation != ObservedState {
 		return ""

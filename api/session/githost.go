@@ -27,7 +27,7 @@ type PublishRequest struct {
 
 // Published is the response to a POST to PushPath or PullRequestPath.
 type Published struct {
-	// Running is set if the work is not finished yet. A notice in the session then reports the
+	// Running is set if the work is not finished yet. Later, a notice in the session reports the
 	// result.
 	Running bool `json:"running"`
 	// URL is the link of the pull request.

@@ -67,7 +67,7 @@ type AgentState string
 
 // The states of an agent.
 const (
-	// AgentNone means that there is no agent, or no work for it.
+	// AgentNone means that there is no agent, or that the agent has no command.
 	AgentNone    AgentState = "None"
 	AgentWaiting AgentState = "Waiting"
 	AgentRunning AgentState = "Running"

@@ -33,7 +33,7 @@ type AgentInput struct {
 	// Workspace is the session's directory. Repository is the directory of the clone in it, if any.
 	Workspace, Repository string
 	Branch                string
-	// Conversation is the name of the session.
+	// Conversation is the name of the Conversation.
 	Conversation string
 	// Language is the language of the agent's messages, as a language tag.
 	Language string
@@ -147,7 +147,7 @@ func validateTemplate(text string, env variables) error {
 	return err
 }
 
-// checkFields also checks branches that are not executed.
+// checkFields rejects unknown fields in all branches, even in branches that are not executed.
 func checkFields(node parse.Node) error {
 	if reflect.ValueOf(node).IsNil() {
 		return nil // such as a missing else

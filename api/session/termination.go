@@ -29,8 +29,8 @@ const (
 // to its termination message and exits with status 0. Any other status means that the session
 // crashed and must be restarted.
 type Termination struct {
-	// Reason is Idle, Completed or Failed. For an exit status other than 0, it is OOMKilled,
-	// Unresponsive or empty.
+	// Reason is Idle, Completed or Failed if the exit status is 0. For any other exit status, it is
+	// OOMKilled, Unresponsive or empty.
 	Reason  string                       `json:"reason"`
 	Message string                       `json:"message,omitempty"`
 	Result  *v1alpha1.ConversationResult `json:"result,omitempty"`

@@ -102,7 +102,7 @@ func TestALongTerminationMessageIsTruncatedBetweenCharacters(t *testing.T) {
 	}
 }
 
-func TestAnUnknownTerminationMessageMeansCompleted(t *testing.T) {
+func TestAnUnknownTerminationMessageGetsTheReasonCompleted(t *testing.T) {
 	for _, message := range []string{"", "bye", `{"reason":"Running","message":"secret"}`, `{"summary":"secret"}`,
 		`{"result":{"summary":"secret"}}`} {
 		if got, _ := session.ParseTermination(message); !reflect.DeepEqual(got,

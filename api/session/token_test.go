@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestATokenIsRefusedIfItsClaimsDoNotMatch(t *testing.T) {
+func TestForgedExpiredAndMisdirectedTokensAreRefused(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)

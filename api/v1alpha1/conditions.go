@@ -62,7 +62,7 @@ const (
 	ReasonPreparingWorkspace = "PreparingWorkspace"
 	// ReasonStartingRuntime means that the runtime clones the repository and connects the tools.
 	ReasonStartingRuntime = "StartingRuntime"
-	// ReasonRestarting means that a running session lost its process or pod and starts again.
+	// ReasonRestarting means that a session lost its process or its pod, or no longer answers.
 	ReasonRestarting = "Restarting"
 	// ReasonBackingOff means that several pods in a row were lost. The next pod is created at
 	// status.retryTime.
@@ -82,8 +82,8 @@ const (
 	ReasonCompleted = "Completed"
 	// ReasonFailed means that the agent or the session failed; the message says how.
 	ReasonFailed = "Failed"
-	// ReasonLost means that the pod of a session without a volume was lost after the session ran. The
-	// task may be partly done, so the session restarts only if a user restarts it.
+	// ReasonLost means that the pod of a session without a volume was lost after the session began
+	// its task. The task may be partly done, so the session restarts only if a user restarts it.
 	ReasonLost = "Lost"
 	// ReasonMaxDuration means that the session ran for maxDuration.
 	ReasonMaxDuration = "MaxDuration"

@@ -18,7 +18,7 @@ const (
 	image      = "{configMapKeyRef: {name: screens, key: a.png}, mediaType: image/png}"
 )
 
-func TestConversationSchema(t *testing.T) {
+func TestOnlyValidConversationSpecsAreAccepted(t *testing.T) {
 	runSpecCases(t, "Conversation", []specCase{
 		{name: "accepts no spec"},
 		{name: "accepts an empty spec", spec: "{}"},
@@ -153,7 +153,7 @@ func TestConversationSchema(t *testing.T) {
 
 func TestConversationNamesAreDNSLabels(t *testing.T) { namesAreDNSLabels(t, "Conversation") }
 
-func TestConversationDefaults(t *testing.T) {
+func TestAnEmptyConversationGetsItsDefaults(t *testing.T) {
 	conversation := mustCreate(t, "Conversation", env.Namespace(t, nil), "")
 	want := map[string]any{"userSettingsName": "default"}
 	if got := conversation.Object["spec"]; !reflect.DeepEqual(got, want) {
@@ -264,7 +264,7 @@ func update(t *testing.T, o *unstructured.Unstructured, spec string) error {
 	return err
 }
 
-func TestConversationStatusSchema(t *testing.T) {
+func TestOnlyValidConversationStatusesAreAccepted(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	for _, c := range []struct {
 		name, field string

@@ -11,8 +11,8 @@ import (
 //
 // The model, its base URL and its API key are one group. If these settings have one of them, none
 // is inherited. The token of a git provider is inherited with its host and user ID. A remote tool
-// server is inherited with its API key. Images always come from the inherited settings, because an
-// image could read or divert the keys of a session.
+// server is inherited with its API key. Container images always come from the inherited settings,
+// because an image that the user chooses could read or divert the inherited keys.
 //
 // These values are not inherited:
 //   - custom secrets, the session key, owner, class, email address, git identity and
@@ -51,8 +51,8 @@ func (s *UserSettingsSpec) inheritModel(from *UserSettingsSpec) {
 	s.LLMTemperature = cmp.Or(s.LLMTemperature, from.LLMTemperature)
 }
 
-// OwnsModel reports whether these settings have a model, a base URL or an API key of their own, so
-// that none of them is inherited.
+// OwnsModel reports whether these settings have a model, a base URL or an API key of their own. If
+// they have one of the three, they inherit none of them.
 func (s *UserSettingsSpec) OwnsModel() bool {
 	return s.LLMModel != nil || s.LLMBaseURL != nil || s.LLMAPIKeyRef != nil
 }

@@ -48,8 +48,8 @@ const AnnotationModel = "parley.dev/model"
 // default values, only this annotation shows that the UserSettings was stored.
 const AnnotationSettingsStored = "parley.dev/settings-stored"
 
-// AnnotationEndedSignIns is set on UserSettings. It lists the ID and expiry of each sign-in that
-// ended early, because its link was used or the user signed out.
+// AnnotationEndedSignIns is set on UserSettings. It lists the ID and expiry of each sign-in link
+// that was used, and of each cookie whose user signed out.
 const AnnotationEndedSignIns = "parley.dev/ended-sign-ins"
 
 // AnnotationRequestedBy is set on Conversations by the facade. It is the username of the person who

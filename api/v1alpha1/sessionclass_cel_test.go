@@ -7,7 +7,7 @@ import (
 
 func TestSessionClassNamesAreDNSLabels(t *testing.T) { namesAreDNSLabels(t, "SessionClass") }
 
-func TestSessionClassSchema(t *testing.T) {
+func TestOnlyValidSessionClassesAreAccepted(t *testing.T) {
 	for name, c := range map[string]struct{ spec, field string }{
 		"empty spec":              {"{}", ""},
 		"a default below its max": {"lifetimes: {maxDuration: {default: 1h, max: 8h}}", ""},

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestUserSettingsSchema(t *testing.T) {
+func TestOnlyValidUserSettingsAreAccepted(t *testing.T) {
 	const duplicate = "Duplicate value"
 	runSpecCases(t, "UserSettings", []specCase{
 		{name: "accepts no spec"},
@@ -145,7 +145,7 @@ func namesAreDNSLabels(t *testing.T, kind string) {
 	}
 }
 
-func TestUserSettingsDefaults(t *testing.T) {
+func TestEmptyUserSettingsGetTheirDefaults(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	want := map[string]any{
 		"enableDefaultCondenser":              true,

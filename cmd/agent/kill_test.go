@@ -134,8 +134,8 @@ func compare(t *testing.T, want, got outcome) {
 	}
 }
 
-// checkInterrupted checks that the agent does not repeat an interrupted call, and tells the model
-// about it.
+// checkInterrupted checks that the agent tells the model about an interrupted call, and does not
+// repeat the call.
 func checkInterrupted(t *testing.T, s *fixture, c *client, want, got outcome) {
 	t.Helper()
 	if n := len(c.find(`"tool_call_update"`, `"failed"`, "interrupted by a restart")); n != 1 {

@@ -17,9 +17,10 @@
 //
 // # Retries
 //
-// While the agent waits before it calls the model again, a session_info_update contains the reason
-// and the time of the next try under "parley.dev/retry" in its _meta. When the wait is over, an
-// update with null under that key follows. These updates are partial, so they are not stored.
+// While the agent waits before it calls the model again, a session_info_update says under
+// "parley.dev/retry" in its _meta why the last try failed and when the next try follows. When the
+// model responds, an update with null under that key follows. Both updates are marked with
+// "parley.dev/partial": true and are not stored.
 //
 // # Messages during a turn
 //

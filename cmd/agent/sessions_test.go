@@ -255,7 +255,7 @@ func TestTheReasonOfARejectionReachesTheModel(t *testing.T) {
 	}
 }
 
-func TestLoadingASessionRepeatsItsUpdates(t *testing.T) {
+func TestLoadingASessionSendsItsUpdatesAgainButResumingDoesNot(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		s := newFixture(t, calls(bash("cd /; X=kept")), says("First."), calls(bash("pwd; echo $X")), says("Second."))

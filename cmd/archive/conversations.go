@@ -51,7 +51,7 @@ func newConversations(ctx context.Context, cfg *rest.Config, namespaces []string
 	return &conversations{cache: watched, probe: probe}, nil
 }
 
-// strip keeps only the fields that identify a Conversation, its owner and its attempt.
+// strip keeps only the identity, the owner, the attempt and the state of a Conversation.
 func strip(object any) (any, error) {
 	full, isConversation := object.(*v1alpha1.Conversation)
 	if !isConversation {

@@ -326,7 +326,7 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 			}
 			return nil
 		})
-		// A start restarts the conversation immediately, although a later restart is planned.
+		// The request takes effect immediately, although spec.restartAt plans a later restart.
 		later := fmt.Sprintf(`{"spec": {"restartAt": %q}}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 		if err := suite.Client.Patch(t.Context(), ada.conversation(t, "talk"), client.RawPatch(types.MergePatchType,
 			[]byte(later))); err != nil {
@@ -453,7 +453,7 @@ func TestConversationsWithIncompleteSettingsAreRefused(t *testing.T) {
 	}
 }
 
-func TestAConversationIsNotCreatedIfItsSecretNameIsTaken(t *testing.T) {
+func TestAConversationIsNotCreatedIfTheNameOfItsSecretIsTaken(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	name := v1alpha1.ManagedName("taken", v1alpha1.ManagedSessionTool, "sse", "https://a.example.com")

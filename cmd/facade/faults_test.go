@@ -71,8 +71,8 @@ func (f *faulty) CreateConversation(ctx context.Context, c *v1alpha1.Conversatio
 	return context.DeadlineExceeded
 }
 
-// served starts a facade in this process that uses the faulty cluster f. It returns the person as a
-// client of that facade.
+// served starts, in this process, a facade that uses the faulty cluster f. It returns the person as
+// a client of that facade.
 func (p *person) served(t *testing.T, f *faulty) *person {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -76,7 +76,7 @@ func TestProbesAndOpenAPINeedNoKey(t *testing.T) {
 	}
 }
 
-func TestBodiesMustBeJSONObjects(t *testing.T) {
+func TestRequestBodiesMustBeJSONObjects(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	for _, path := range []string{"/api/settings", "/api/conversations"} {

@@ -11,7 +11,7 @@ import (
 type fieldCase struct {
 	field  string
 	set    map[string]string // sent value → shown value
-	null   string            // the value shown after null
+	null   string            // the value shown after null was sent
 	wrong  map[string]string // sent value → error type
 	absent bool              // true for a key: null keeps the stored value
 }

@@ -464,8 +464,8 @@ func TestTheSecretOfAStoredKeyRecordsItsOwnerAndItsWriteTime(t *testing.T) {
 	}
 }
 
-// Another manager may apply an empty value. The facade never writes empty values. It must treat the
-// empty value like a missing value and report no conflict.
+// Another field manager may apply an empty value. The facade never writes empty values. It must
+// treat the empty value like a missing value and report no conflict.
 func TestEmptyValuesOfOtherFieldManagersDoNotConflict(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -501,8 +501,8 @@ func TestEmptyValuesOfOtherFieldManagersDoNotConflict(t *testing.T) {
 	}
 }
 
-// The facade and another manager own the field "key" of a Secret reference. Only the other manager
-// owns the field "name" of this reference.
+// The facade and another field manager own the field "key" of a Secret reference. Only the other
+// field manager owns the field "name" of this reference.
 func TestTheFacadeDoesNotBecomeTheOwnerOfAnotherFieldManagersField(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")

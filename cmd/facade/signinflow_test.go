@@ -50,7 +50,7 @@ func TestASignInIsValidOnceAndOnlyInItsBrowser(t *testing.T) {
 	if code, _ := visit(t, victim, attackers); code != 400 || signedIn(victim) {
 		t.Errorf("a sign-in of another browser is answered with %d", code)
 	}
-	o.atProvider(t, victim, good) // the victim has a sign-in of its own
+	o.atProvider(t, victim, good) // the victim has begun a sign-in of its own
 	if code, _ := visit(t, victim, attackers); code != 400 || signedIn(victim) {
 		t.Errorf("the state of another browser is answered with %d", code)
 	}

@@ -34,7 +34,7 @@ type fakeFacade struct {
 	wakes   bool
 	// noArchive means that the events of a stopped session cannot be read.
 	noArchive bool
-	// The channel answers receives the arguments of each user action that changes the agent's state or
+	// answers is a channel for the arguments of each user action that changes the agent's state or
 	// revokes an approval. If stale is set, the facade refuses these actions.
 	answers chan map[string]any
 	stale   atomic.Bool

@@ -142,7 +142,8 @@ func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, 
 				lostSince = time.Now()
 				report("connection lost")
 			}
-			err = fmt.Errorf("cannot connect to the facade: %w (or set its URL with --facade or $PARLEY_FACADE)", err)
+			err = fmt.Errorf("cannot connect to the facade: %w (alternatively, set its URL with --facade or "+
+				"$PARLEY_FACADE)", err)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -182,12 +183,13 @@ func (f *facadeFlags) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) 
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade"}
 	if err := c.List(ctx, &pods, client.InNamespace(f.namespace), labels); err != nil {
-		return nil, fmt.Errorf("cannot find the facade: %w (or set its URL with --facade or $PARLEY_FACADE)", err)
+		return nil, fmt.Errorf("cannot find the facade: %w (alternatively, set its URL with --facade or $PARLEY_FACADE)", err)
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
 			return pod, nil
 		}
 	}
-	return nil, fmt.Errorf("no facade runs in namespace %s: set its URL with --facade or $PARLEY_FACADE", f.namespace)
+	return nil, fmt.Errorf("no facade runs in namespace %s: set the facade's URL with --facade or $PARLEY_FACADE",
+		f.namespace)
 }

@@ -33,7 +33,7 @@ func TestRedirectTargetsDoNotReceiveTheKey(t *testing.T) {
 	}
 }
 
-func TestThePluginPrintsTheFacadeThatTheEnvironmentSets(t *testing.T) {
+func TestThePluginPrintsTheFacadeURLThatItTakesFromTheEnvironment(t *testing.T) {
 	ns := startOperator(t)
 	facade := newLinkFacade(t, keyOfAda(t, ns))
 	create(t, conversation(ns, "c"))

@@ -219,8 +219,8 @@ func (p *facadeUser) state(ctx context.Context, conversation string) (stopReason
 	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue"), false
 }
 
-// awaitStart waits until a stopped session has started. It returns false if p.asleep is nil or
-// returns false, because nothing will then start the session.
+// awaitStart waits until a stopped session has started. It returns false if p.asleep is nil, or if
+// p.asleep reports that nothing will start the session.
 func (p *facadeUser) awaitStart(ctx context.Context, conversation string) bool {
 	if p.asleep == nil {
 		return false

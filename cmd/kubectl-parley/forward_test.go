@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestForwardConnectsToTheSession(t *testing.T) {
+func TestTheForwardCommandConnectsToTheSession(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	k := newKubelet(t, ns)
@@ -54,7 +54,7 @@ func TestForwardConnectsToTheSession(t *testing.T) {
 	}
 }
 
-func TestForwardToAMissingSessionFails(t *testing.T) {
+func TestTheForwardCommandFailsForAMissingSession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	if _, _, err := run(t, ns, "forward", "nosuch"); err == nil || !strings.HasSuffix(err.Error(), `"nosuch" not found`) {
@@ -62,7 +62,7 @@ func TestForwardToAMissingSessionFails(t *testing.T) {
 	}
 }
 
-func TestForwardReportsANodeWithoutPortForward(t *testing.T) {
+func TestTheForwardCommandReportsANodeWithoutPortForwarding(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	k := newKubelet(t, ns)

@@ -114,7 +114,8 @@ func newLogout(p *plugin) *cobra.Command {
 	return cmd
 }
 
-// logout deletes the tokens first, so that they are gone even if the provider does not answer.
+// logout deletes the stored tokens before it revokes them at the provider, so that they are gone
+// even if the provider does not answer.
 func (f *facadeFlags) logout(ctx context.Context, p *plugin) error {
 	address, err := f.loginURL(p)
 	if err != nil {

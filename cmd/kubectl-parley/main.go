@@ -30,7 +30,7 @@ func main() {
 // completer is the name of a link to this program. kubectl runs this link for shell completion.
 const completer = "kubectl_complete-parley"
 
-// withArgs sets the arguments of the process; args[0] is the program name.
+// withArgs gives cmd the arguments of the process; args[0] is the program name.
 func withArgs(cmd *cobra.Command, args []string) *cobra.Command {
 	cmd.SetArgs(args[1:])
 	if strings.TrimSuffix(filepath.Base(args[0]), ".exe") == completer {

@@ -48,7 +48,7 @@ func keyOfAda(t *testing.T, namespace string) (key string) {
 	return key
 }
 
-func TestOpenPrintsALinkWithoutTheKey(t *testing.T) {
+func TestOpenPrintsALinkThatDoesNotContainTheKey(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	key := keyOfAda(t, ns)

@@ -30,7 +30,7 @@ func TestEachRestartRequestHasANewTime(t *testing.T) {
 
 // The operator restarts a session when the operator's clock reaches spec.restartAt. If this time is
 // in the future, the command must say why the session does not start yet.
-func TestStartReportsARestartTimeInTheFuture(t *testing.T) {
+func TestTheStartCommandReportsARestartTimeInTheFuture(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	c := conversation(ns, "c")
@@ -46,7 +46,7 @@ func TestStartReportsARestartTimeInTheFuture(t *testing.T) {
 	}
 }
 
-func TestStartChoosesTheModelAndTheAgent(t *testing.T) {
+func TestFlagsOfTheStartCommandChooseTheModelAndTheAgent(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	if _, _, err := run(t, ns, "start", "c", "-m", "hello", "--model", "openai/gpt-5", "--agent", "coder",

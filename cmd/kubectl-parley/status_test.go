@@ -105,7 +105,7 @@ func TestAnEmptyNameIsRejected(t *testing.T) {
 	}
 }
 
-func TestStatusOfAllSessionsIsAligned(t *testing.T) {
+func TestTheStatusOfAllSessionsHasAlignedColumns(t *testing.T) {
 	t.Parallel()
 	ns := startOperator(t)
 	off := conversation(ns, "much-longer-name")
@@ -144,7 +144,7 @@ func TestAHealthyStartIsShownAsPending(t *testing.T) {
 
 // Objects of a session appear one after the other. Only an object that cannot proceed is shown as
 // failed.
-func TestMissingObjectsAreShownAsPending(t *testing.T) {
+func TestOnlyObjectsThatCannotProceedAreShownAsFailed(t *testing.T) {
 	claim := func(phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
 	}

@@ -78,7 +78,7 @@ func (s *stop) run(ctx context.Context, c *cluster, name string) error {
 }
 
 // changeSpec patches one field of a Conversation. If a GitOps tool manages the field, changeSpec
-// requires force, because the tool would revert the change.
+// fails unless force is set, because the tool would revert the change.
 func changeSpec(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string, force bool,
 	change func(*v1alpha1.ConversationSpec)) error {
 	before := conv.DeepCopy()

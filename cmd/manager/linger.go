@@ -50,7 +50,8 @@ func (l *lingering) Register(path string, hook http.Handler) {
 	}))
 }
 
-// Start serves until the manager stops or the server fails.
+// Start starts the server, and returns when the manager stops or the server fails. After the
+// manager has stopped, the server keeps serving until stop() ends it.
 func (l *lingering) Start(ctx context.Context) error {
 	l.ended = make(chan error, 1)
 	go func() { l.ended <- l.Server.Start(l.serving) }()
@@ -63,7 +64,7 @@ func (l *lingering) Start(ctx context.Context) error {
 	}
 }
 
-// stop keeps serving for a delay, in which callers learn that the manager stops. Then it waits for
+// stop stops the server after a delay, in which callers learn that the manager stops. It waits for
 // the calls in flight.
 func (l *lingering) stop(delay time.Duration) error {
 	if l.ended == nil {

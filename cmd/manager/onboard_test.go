@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/openid"
 )
 
-// This test runs a manager that is not the leader, with the manager's own role.
+// The manager in this test is not the leader, and has only the rights of the manager's role.
 func TestEveryReplicaHasTheRightsToOnboardPeople(t *testing.T) {
 	installAll(t)
 	asManager(t)

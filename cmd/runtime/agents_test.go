@@ -27,7 +27,7 @@ type publicAgent struct {
 	// The functions run and ask return a tool call that runs a shell command. The agent needs
 	// permission for the call that ask() returns.
 	run, ask func(command string) scriptedmodel.Call
-	// where is a call to local_where, which is one of the session's tools.
+	// where calls the tool local_where, which is one of the session's tools.
 	where scriptedmodel.Call
 }
 

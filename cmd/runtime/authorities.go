@@ -28,8 +28,8 @@ var imageAuthorities = []string{
 // trust() makes this process and its children trust the authorities in bundle, in
 // addition to the authorities of the container image. It sets environment variables to the paths of
 // two files. Most programs use such a file instead of their own list, so the first file contains
-// the authorities of the image and of bundle. Node uses the file in NODE_EXTRA_CA_CERTS in addition
-// to its own list, so the second file contains only bundle.
+// the authorities of the image and of bundle. Node.js uses the file in NODE_EXTRA_CA_CERTS in
+// addition to its own list, so the second file contains only bundle.
 //
 // If the image sets SSL_CERT_FILE, the children trust the authorities in that file instead of
 // imageAuthorities. This process still trusts imageAuthorities.

@@ -79,7 +79,7 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	return result
 }
 
-// notices returns a notice for each setting without effect, and a notice if earlier events are
+// notices returns a notice for each setting that does not work, and a notice if earlier events are
 // lost.
 func (s *run) notices() []string {
 	var list []string

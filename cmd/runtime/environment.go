@@ -74,7 +74,7 @@ func (s *run) writeDocument() error {
 		return nil
 	}
 	s.env.sessionDir = filepath.Join(s.env.home, ".parley")
-	// An earlier agent may have replaced the directory with a link, or the file with a directory.
+	// An earlier agent may have replaced the directory with a link, or the document with a directory.
 	if info, err := os.Lstat(s.env.sessionDir); err == nil && !info.IsDir() {
 		_ = os.Remove(s.env.sessionDir)
 	}

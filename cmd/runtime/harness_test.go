@@ -121,7 +121,7 @@ func buildShipped(into string, packages ...string) error {
 type pod struct {
 	dir, workspace, home, termination, address string
 	doc                                        session.Document
-	image                                      []string // additional variables
+	image                                      []string // environment variables of the container
 	variables                                  []string // names of the variables that the pod sets
 	secrets                                    map[string]string
 	user                                       uint32 // another user to run as

@@ -50,7 +50,8 @@ func TestAConversationWithOnlyAnImageURLStartsItsAgent(t *testing.T) {
 	}
 }
 
-// A text-only model receives a note instead of the image, and answers the message.
+// If the model's provider refuses images, the agent sends a note instead, and the model answers the
+// message.
 func TestALaterMessageCanContainImages(t *testing.T) {
 	const image = `"data:image/png;base64,` + pixel + `"`
 	p, model := scripted(t, nil, says("Hello."), says("I see."), scriptedmodel.Step{Failure: &scriptedmodel.Failure{

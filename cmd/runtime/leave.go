@@ -50,7 +50,7 @@ func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) 
 	}
 }
 
-// keep copies the journal and the outcomes of turns to the archive until the session ends.
+// keep uploads the journal and the outcomes of turns to the archive until the session ends.
 func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	if kept == nil {
 		return
@@ -78,7 +78,7 @@ func (s *run) leave() {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	saving, giveUp := ctx, cancel
-	if stoppedAt.IsZero() { // the session ended by itself, so it may take longer
+	if stoppedAt.IsZero() { // the session ended by itself, so the snapshot may take longer
 		saving, giveUp = context.WithTimeout(context.Background(), snapshotTimeout)
 	}
 	defer giveUp()
@@ -95,7 +95,7 @@ func (s *run) leave() {
 	case errors.Is(err, handover.ErrGone):
 		s.log.Info("the conversation is deleted, so the archive keeps nothing of this session")
 	case err != nil:
-		s.log.Error("the archive is incomplete", "error", err)
+		s.log.Error("the archived data of the session is incomplete", "error", err)
 		if !handover.Final(err) { // the archive cannot be reached
 			giveUp()
 		}
@@ -103,8 +103,8 @@ func (s *run) leave() {
 }
 
 // ending returns the session's changes and cost. To find the changes, it compares the repository
-// with the session's first commit. The comparison cannot be cancelled, so ending waits for at most
-// two thirds of the remaining time. The last third is for the upload.
+// with the session's first commit. The comparison cannot be cancelled, so the function waits for
+// at most two thirds of the remaining time. The last third is for the upload.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	unrestored := s.unrestored || s.files == nil

@@ -8,7 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	_ "golang.org/x/crypto/x509roots/fallback" // an image may have no certificate authorities; Parley's own has none
+	_ "golang.org/x/crypto/x509roots/fallback" // for images without certificate authorities, such as Parley's own
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"

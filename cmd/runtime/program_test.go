@@ -291,7 +291,7 @@ func TestAKilledSessionLeavesNoProcesses(t *testing.T) {
 	}
 }
 
-func TestOrphansAreReaped(t *testing.T) {
+func TestOrphanProcessesAreReaped(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`cd "$PARLEY_WORKSPACE"
 		(sh -c 'echo $$ > orphan; while [ ! -e go ]; do sleep 0.01; done' &)
 		while true; do sleep 0.01; done`)})
@@ -301,7 +301,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	eventually(t, "the orphan is gone, not a zombie", func() bool { return gone(orphan) })
 }
 
-func TestInstallCopiesTheProgramsIntoAnotherImage(t *testing.T) {
+func TestTheInstallCommandCopiesTheProgramsIntoADirectory(t *testing.T) {
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)

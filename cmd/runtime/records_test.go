@@ -39,7 +39,7 @@ var spaces = []space{
 	{name: "scratch without archive", scratch: true},
 }
 
-// way is how an attempt ends: its processes are killed, or it receives a stop signal.
+// way is how the session is interrupted: its processes are killed, or it receives a stop signal.
 type way string
 
 const killed, stopped way = "killed", "stopped"
@@ -117,9 +117,9 @@ type interruption struct {
 	*scratchPod // its archive is unused in a space without an archive
 	space
 	model    *scriptedmodel.Server
-	outside  string   // a line for each command that ran
-	pushes   string   // a line for each push to the host
-	image    []string // variables of every attempt
+	outside  string   // path of a file with a line for each command that ran
+	pushes   string   // path of a file with a line for each push to the host
+	image    []string // environment variables that all attempts have
 	everLost bool     // an attempt began without the files of the previous attempt
 	ran      bool     // the operator knows that an attempt ran
 	had      []string // files at the last interruption
@@ -201,9 +201,9 @@ func (i *interruption) nextAttempt(t *testing.T, number int) {
 	i.start(t)
 }
 
-// interrupt ends the first attempt in the first of the given ways, the next attempt in the second
-// way, and so on. It then waits for the end of the turn. The first attempt ends when the journal
-// has this number of records. Each further attempt ends after three more records.
+// interrupt interrupts the session in each of the given ways, one after the other. It then waits
+// for the end of the turn. The first interruption comes when the journal has this number of
+// records. Each further interruption comes after three more records.
 func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 	t.Helper()
 	i.nextAttempt(t, 1)
@@ -222,7 +222,7 @@ func (i *interruption) interrupt(t *testing.T, records int, ways ...way) {
 		case i.scratch:
 			i.empty(t)
 		case end == killed:
-			attempt-- // the kubelet restarts the container
+			attempt-- // the kubelet restarts the container within the same attempt
 		}
 		if i.forgets {
 			_ = os.RemoveAll(filepath.Join(i.workspace, ".parley", "home", ".parley-agent"))

@@ -229,7 +229,7 @@ func unreachable(err error) error {
 	if err == nil || errors.Is(err, handover.ErrNoSnapshot) || handover.Final(err) {
 		return err
 	}
-	return fmt.Errorf("the archive cannot be reached: %w", err)
+	return fmt.Errorf("the archive is not available: %w", err)
 }
 
 func (s *run) fetchCommits(dir string) func(context.Context, []string, string) error {

@@ -39,8 +39,8 @@ func signal(t *testing.T, pid int, number syscall.Signal) {
 	}
 }
 
-// silence suspends the runtime until the supervisor has sent SIGTERM. The runtime handles the
-// signal only after it is resumed.
+// silence suspends the runtime, and waits until the supervisor has sent SIGTERM. The runtime stays
+// suspended. It handles SIGTERM only if the test resumes it.
 func (p *pod) silence(t *testing.T) {
 	t.Helper()
 	signal(t, p.runtime(t), syscall.SIGSTOP)
@@ -172,7 +172,7 @@ func TestASessionThatAnswersProbesIsNotStopped(t *testing.T) {
 	p.image = []string{"PARLEY_ASK_INTERVAL=1ms"}
 	p.start(t)
 	p.waitReady(t)
-	for range 200 { // each request takes longer than a probe
+	for range 200 { // meanwhile, the supervisor sends probes
 		if code, _ := p.get(t, session.AlivePath); code != http.StatusOK {
 			t.Fatalf("it answers %d", code)
 		}

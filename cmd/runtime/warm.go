@@ -256,8 +256,8 @@ func (p *warmPod) assign(bind *session.Bind) (started *run, code int, err error)
 	return started, 0, nil
 }
 
-// bound returns the environment of a session in a warm pod. The agent then has the same variables
-// as in a cold pod.
+// bound returns the environment of a session in a warm pod. It also sets environment variables of
+// this process, so that the agent inherits the same variables as in a cold pod.
 func (e environment) bound(bind *session.Bind) (environment, error) {
 	e.attempt, e.ran = bind.Attempt, bind.RanAttempt > 0
 	e.document = bind.Data[session.DocumentFile]

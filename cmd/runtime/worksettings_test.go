@@ -54,7 +54,7 @@ func replayed(t *testing.T, recording string, change func(*session.Document), st
 	return p, model
 }
 
-func TestAReplayIsExecutedAndThenContinued(t *testing.T) {
+func TestRecordedActionsAreExecutedAgainAndTheModelContinues(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", nil, calls(bash("echo two >> log")), says("Now it is done."))
 	if p.file("log") != "one\ntwo\n" || p.file("made") != "a\n" {
@@ -64,7 +64,7 @@ func TestAReplayIsExecutedAndThenContinued(t *testing.T) {
 	if len(requests) != 2 {
 		t.Fatalf("the model got %d requests", len(requests))
 	}
-	// The model receives the new results of the recorded actions.
+	// The model receives the results of the repeated actions, not the recorded results.
 	first := requests[0]
 	if results(first) != 2 || !first.Contains("Make it.") || !first.Contains("I begin.") || !first.Contains("one") ||
 		first.Contains("what came of it then") {
@@ -101,8 +101,8 @@ func TestTheSessionWaitsIfAReplayEndsWithAMessageOfTheAgent(t *testing.T) {
 	}
 }
 
-// The test makes Parley's agent behave like other agents: the agent does not get the recording, and
-// it says that it cannot replay.
+// The test makes Parley's agent behave like an agent that cannot replay: the agent starts without the
+// flag --replay, and does not advertise the capability parley.dev/replays.
 func TestAnAgentThatCannotReplayGetsTheRecordingAsText(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", func(d *session.Document) {
@@ -153,7 +153,7 @@ func git(t *testing.T, dir, script string) string {
 	return strings.TrimSpace(string(output))
 }
 
-func TestAMergeConflictTaskClonesTheHistoryAndTheOtherBranch(t *testing.T) {
+func TestAMergeConflictTaskClonesTheHistoryOfBothBranches(t *testing.T) {
 	t.Parallel()
 	for task, history := range map[v1alpha1.TaskType]bool{v1alpha1.MergeConflicts: true, v1alpha1.FailingChecks: false} {
 		t.Run(string(task), func(t *testing.T) {

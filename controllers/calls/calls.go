@@ -1,5 +1,5 @@
-// Package calls sends requests to sessions outside of the work queue, so that a slow session does
-// not block a worker.
+// Package calls runs requests to sessions in goroutines, so that a slow session does not block a
+// worker of the work queue.
 package calls
 
 import (

@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/controllers/calls"
 )
 
-func TestCallsWithTheSameKeyDoNotOverlap(t *testing.T) {
+func TestACallIsSkippedWhileACallWithTheSameKeyRuns(t *testing.T) {
 	pool, release, count := calls.New(8), make(chan struct{}), atomic.Int32{}
 	name := types.NamespacedName{Namespace: "team", Name: "one"}
 	for range 3 {

@@ -118,7 +118,7 @@ func TestLifetimesBeyondTheLimitsOfAClassAreReduced(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits          *v1alpha1.LifetimeLimits
 		requested, want *metav1.Duration
-		// ttl is the expected TTL; nil means that the field want is also the expected TTL. A TTL of zero
+		// ttl is the expected TTL. If ttl is nil, the value of want is the expected TTL. A TTL of zero
 		// means immediate deletion, so it stays zero. A zero in the other lifetimes means endless, so the
 		// limit replaces it.
 		ttl *metav1.Duration

@@ -31,8 +31,8 @@ var update = flag.Bool("update", false, "overwrite the golden files")
 type judgedObject struct {
 	Name   string        `json:"name"`
 	Status status.Status `json:"status"`
-	// Turn is the state of the last turn that Parley's health checks must report; empty if they
-	// report none.
+	// Turn is the state that Parley's health checks must report for the last turn. It is empty if
+	// they must report no state.
 	Turn   v1alpha1.TurnState `json:"turn,omitempty"`
 	Object map[string]any     `json:"object"`
 }

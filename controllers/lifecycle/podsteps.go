@@ -57,9 +57,9 @@ func conditionTrue(pod *corev1.Pod, t corev1.PodConditionType) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// LacksRoom reports whether a pod is unschedulable because the nodes are full, so that the end of
-// another pod could help. Only the scheduler's message says this: the reason of the condition is
-// the same for all unschedulable pods.
+// LacksRoom reports whether a pod is unschedulable because the nodes are full. Such a pod may fit
+// after another pod ends. Only the scheduler's message contains this cause: the reason of the
+// condition is the same for all unschedulable pods.
 func LacksRoom(pod *corev1.Pod) bool {
 	if pod == nil {
 		return false
@@ -97,7 +97,7 @@ func podStep(o Observation) (reason, message string, since time.Time) {
 			if at.IsZero() {
 				at = scheduled.LastTransitionTime.Time
 			}
-			if o.Warm.ClaimTime.After(at) { // the container is older than the session
+			if o.Warm.ClaimTime.After(at) { // the step began before the session claimed the pod
 				at = o.Warm.ClaimTime
 			}
 			return reason, message, at

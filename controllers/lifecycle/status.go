@@ -82,7 +82,8 @@ func WorkspaceName(conversation string) string { return conversation + "-workspa
 
 // record adds facts that may be unknown later: the class of the session, the UID and owner of the
 // settings, the pod and its volume. NewStatus calls record only if another part of the status has
-// changed, so these facts alone cause no write.
+// changed, so these facts alone cause no write. A new owner of recorded settings is an exception:
+// NewStatus sets it.
 func record(status *v1alpha1.ConversationStatus, o Observation) {
 	recordClass(status, o)
 	if status.State == v1alpha1.StateRunning || IsWarm(o.Pod) {
@@ -201,7 +202,7 @@ const (
 )
 
 // StepThreshold returns how long a step must last before it is written. backlog is the number of
-// waiting Conversations.
+// Conversations that wait to be reconciled.
 func StepThreshold(backlog int) time.Duration {
 	return min(stepThreshold+time.Duration(backlog)*stepThresholdPerWaiting, stepThresholdMax)
 }

@@ -198,7 +198,7 @@ func TestTheCauseOfARestartIsReported(t *testing.T) {
 			t.Errorf("%+v: %s", ended, got)
 		}
 	}
-	// The supervisor reports a cause that the kubelet does not know.
+	// The kubelet reports only Error. The supervisor reports the cause.
 	for _, why := range []string{"OOMKilled", "Unresponsive"} {
 		if got := exitCause(&corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137, Message: `{"reason":"` + why +
 			`"}`}); got != why {
@@ -207,7 +207,7 @@ func TestTheCauseOfARestartIsReported(t *testing.T) {
 	}
 }
 
-func TestOnlyLongerStepsAreWrittenIfManyConversationsWait(t *testing.T) {
+func TestOnlyLongerStepsAreWrittenToTheStatusIfManyConversationsWait(t *testing.T) {
 	for backlog, want := range map[int]time.Duration{0: stepThreshold, 100: 4 * time.Second, 5000: stepThresholdMax} {
 		if got := StepThreshold(backlog); got != want {
 			t.Errorf("backlog of %d: %s, want %s", backlog, got, want)

@@ -97,8 +97,8 @@ func addAuthority(data map[string][]byte, before *Authority, now time.Time) (*Au
 	return added, nil
 }
 
-// issue returns the certificate and the key of a server. If chain() returns a certificate, it
-// follows the server's certificate.
+// issue returns the certificate and the key of a server. The certificate from chain(), if any,
+// comes after the server's certificate.
 func (a *Authority) issue(host string, now, until time.Time) (certificates, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -165,7 +165,7 @@ func create(template, parent *x509.Certificate, key, with *ecdsa.PrivateKey) (*x
 	return x509.ParseCertificate(der)
 }
 
-// errAuthority names the keys of the Secret. It never quotes the private key.
+// errAuthority names two data keys of the Secret. It never quotes their values.
 var errAuthority = errors.New("keys " + session.AuthorityKey + " and " + session.AuthorityCertificates + ": they are " +
 	"not a PEM-encoded ECDSA key with its certificate")
 

@@ -36,7 +36,7 @@ func everyClassField() v1alpha1.SessionClassSpec {
 	}
 }
 
-func TestAClassLimitsImagesResourcesAndLifetimes(t *testing.T) {
+func TestAClassLimitsContainerImagesResourcesAndLifetimes(t *testing.T) {
 	atMost := func(d time.Duration) *v1alpha1.Lifetime {
 		return &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: d}}
 	}

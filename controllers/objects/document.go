@@ -68,8 +68,8 @@ func Document(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, bou
 	return doc, files
 }
 
-// repository returns the repository to clone. It refers to the token of the repository's provider,
-// and to no other token.
+// repository returns the repository to clone. The result refers only to the token of the
+// repository's provider.
 func repository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	token func(int, *v1alpha1.SecretKeyRef) string) *session.Repository {
 	name, provider := c.Spec.EffectiveRepository()

@@ -62,7 +62,7 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	maps.Copy(labels, attemptLabels(c)) // labels of the operator take precedence
+	maps.Copy(labels, attemptLabels(c)) // Parley's labels take precedence
 	labels[v1alpha1.LabelSessionClass], labels[v1alpha1.LabelWorkspace] = class.Name, string(start.Workspace)
 	addSecretLabels(labels, start.Secret)
 	pod := &corev1.Pod{
@@ -165,7 +165,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 		main.Command = []string{session.BinDir + supervisorProgram}
 	}
 	// The arguments of the supervisor are the names of the environment variables that the operator
-	// sets. The supervisor does not use other variables, because the image may have set them.
+	// sets, except those with secrets, which have a reserved prefix. The supervisor ignores all other
+	// variables except PATH, because the image may have set them.
 	for _, variable := range main.Env {
 		if variable.ValueFrom == nil {
 			main.Command = append(main.Command, variable.Name)
@@ -193,8 +194,8 @@ func setSessionPaths(pod *corev1.Pod, main *corev1.Container, class Class) {
 	)
 }
 
-// installRuntime adds an init container that copies Parley's programs into a pod with another
-// image.
+// installRuntime adds an init container that copies Parley's programs into a pod whose image is not
+// Parley's own.
 func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy) {
 	bin := corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name,

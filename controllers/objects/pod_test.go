@@ -128,7 +128,7 @@ func TestTheDiskOfASessionIsLimited(t *testing.T) {
 	}
 }
 
-func TestSharedObjectsMatchTheGoldenFiles(t *testing.T) {
+func TestTheServiceAndTheNetworkPolicyMatchTheGoldenFiles(t *testing.T) {
 	golden(t, "service", Service("team-a"))
 	golden(t, "networkpolicy", NetworkPolicy("team-a", classAllowing("lab", "10.30.0.0/16"), "parley-system",
 		[]string{"10.20.0.0/16"}))

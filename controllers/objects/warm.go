@@ -93,8 +93,8 @@ type WarmPods struct {
 	volume   *v1alpha1.Workspace
 }
 
-// NewWarmPods returns the builder of warm pods for sessions with this kind of workspace. The key
-// signs the Secrets of the pods.
+// NewWarmPods returns the builder of warm pods for sessions with this kind of workspace. The hash
+// of the pods depends on the key, which signs their Secrets.
 func NewWarmPods(namespace string, owner *v1alpha1.SessionClass, workspace v1alpha1.WorkspaceKind,
 	runtimeImage string, key []byte) (*WarmPods, error) {
 	class := Class{Name: owner.Name, Spec: owner.Spec}
@@ -151,7 +151,7 @@ func signedPod(pod *corev1.Pod) types.UID {
 }
 
 // BindKey returns the key in the Secret of a warm pod. It returns nil if the manager did not create
-// the Secret for this pod, or if the pod's label for the class or the template has changed.
+// the Secret for this pod. It also returns nil if the pod's class label or template label has changed.
 func BindKey(secret *corev1.Secret, pod *corev1.Pod, keys ...[]byte) []byte {
 	if secret.Type != v1alpha1.SecretTypeWarm || !Authentic(secret, signedPod(pod), keys...) {
 		return nil

@@ -87,7 +87,7 @@ func TestAWarmPodFitsSessionsThatNeedAnEqualPod(t *testing.T) {
 	}
 }
 
-func TestARotatedSecretMakesWarmPodsOutdated(t *testing.T) {
+func TestARotationOfTheSnapshotSecretMakesWarmPodsOutdated(t *testing.T) {
 	pod := warmPodsOf(t, "default", v1alpha1.SessionClassSpec{}, v1alpha1.WorkspaceScratch).Pod()
 	before, err := TemplateHash(pod, warmKey)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 type driver struct {
 	*testing.T
 	queue    *Queue
-	limit    map[string]int32 // keyed by session, like user
+	limit    map[string]int32 // limit and user are keyed by session
 	user     map[string]string
 	admitted *[]string
 }
@@ -74,7 +74,7 @@ func TestTheSessionThatWaitedLongestGetsTheFreeSlot(t *testing.T) {
 }
 
 // The order of names, and the order in which a new manager finds the sessions, do not matter.
-func TestRestoredSessionsKeepTheirOrder(t *testing.T) {
+func TestQueuedSessionsKeepTheirOrderAfterARestartOfTheManager(t *testing.T) {
 	before := newDriver(t)
 	before.enter("first")
 	numbers := map[string]int64{}
@@ -99,7 +99,7 @@ func TestRestoredSessionsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestARestoredSessionWithAPodKeepsItsSlot(t *testing.T) {
+func TestASessionWithAPodKeepsItsSlotAfterARestartOfTheManager(t *testing.T) {
 	d := newDriver(t)
 	d.queue.Hold(d.session("a"))
 	d.queue.Restore(d.session("a"), 1, 1)

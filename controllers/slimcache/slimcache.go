@@ -37,7 +37,7 @@ const (
 	maxConditions = 16
 	// maxShared is the maximum number of bytes of the spec of a Service or NetworkPolicy. The
 	// cache drops a larger spec. The cached object then never equals the object that the manager
-	// wants, so the manager reads it from the API server before it writes.
+	// wants, so the manager reads the stored object from the API server before it writes.
 	maxShared     = 32 << 10
 	maxContainers = 64
 	// maxTermination is the kubelet's limit for the termination message of a container.
@@ -129,7 +129,7 @@ func trimConversation(c *v1alpha1.Conversation) {
 }
 
 // trimSettings truncates a large spec. It drops secretsStore and replaces mcpConfig. The new
-// mcpConfig only refers to the Secrets that the complete spec uses.
+// mcpConfig contains only references to the Secrets that the complete spec uses.
 func trimSettings(settings *v1alpha1.UserSettings) {
 	if spec := &settings.Spec; isLarge(spec) {
 		spec.MCPConfig = secretsOnly(settings.SecretReferences(), maxSettingsSecrets)
@@ -142,8 +142,8 @@ func trimSettings(settings *v1alpha1.UserSettings) {
 }
 
 // secretsOnly returns a small replacement for an MCPConfig. It has one tool server for each Secret
-// in refs, so that the cached spec still names these Secrets. If there are more Secrets than limit,
-// it has only one tool server, which refers to AnySecret.
+// in refs, so that the cached spec still names these Secrets. If the number of Secrets exceeds the
+// limit, the replacement has only one tool server, which refers to AnySecret.
 func secretsOnly(refs []v1alpha1.SecretReference, limit int) *v1alpha1.MCPConfig {
 	names := sets.New[string]()
 	for _, ref := range refs {

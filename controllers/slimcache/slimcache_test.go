@@ -107,7 +107,7 @@ func TestACachedPodGivesTheSameVerdictAsTheCompletePod(t *testing.T) {
 	}
 }
 
-func TestTheStatusNamesTheImageThatACachedPodCannotPull(t *testing.T) {
+func TestTheStatusFromACachedPodNamesTheImageThatCannotBePulled(t *testing.T) {
 	c := lifecycletest.MakeConversation("default", "c")
 	pod := lifecycletest.PodOf(c).Scheduled().Waiting(lifecycle.SessionContainer, "ImagePullBackOff")
 	pod.Spec.Containers[0].Args = []string{"much"}

@@ -38,8 +38,8 @@ func trimMetadata(o metav1.Object) {
 	o.SetGenerateName("")
 }
 
-// pick returns the entries of a map that have one of these keys. It truncates each value to limit
-// bytes.
+// pick returns the entries of a map that have one of these keys. It truncates each value to at
+// most limit bytes.
 func pick(keys []string, all map[string]string, limit int) (kept map[string]string) {
 	for _, key := range keys {
 		if value, found := all[key]; found {

@@ -69,8 +69,8 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// run runs commands in a new directory. Its links to .local and config make the paths in the
-// commands work as in the root of the repository.
+// run runs commands in a new directory. The directory has links to .local and config, so the paths
+// in the commands work as in the root of the repository.
 func (i installation) run(t *testing.T, guide, commands string) (answers string) {
 	t.Helper()
 	dir := t.TempDir()

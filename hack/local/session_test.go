@@ -31,7 +31,7 @@ import (
 // writer is an agent that writes its message to a file. It ends when a file "finish" exists.
 const writer = `command: [/bin/sh, -c, "cat > agent-was-here; while [ ! -e finish ]; do sleep 0.1; done"]`
 
-func TestASessionOverHTTPRunsItsAgentInACloneAndCompletes(t *testing.T) {
+func TestASessionStartedOverHTTPRunsItsAgentInACloneAndCompletes(t *testing.T) {
 	i := newInstallation(t)
 	run := i.start(t)
 	c := i.client(t)

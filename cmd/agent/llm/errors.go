@@ -27,7 +27,7 @@ const (
 	Network        Kind = "network"
 	Provider       Kind = "provider"
 	Unusable       Kind = "unusable"
-	// Stuck means that the model repeats itself. The agent reports this error, not the provider.
+	// Stuck means that the model repeats itself. The agent, not the provider, reports this error.
 	Stuck Kind = "stuck"
 )
 
@@ -137,7 +137,7 @@ func (r providerError) explain(key string) error {
 	switch quote := r.quote(key); {
 	case quote == "" || kind == Authentication:
 	case r.kind == limitType || r.kind == settingsType || r.kind == unreachableType:
-		message = strings.TrimSuffix(message, ".") + ": " + quote // the message is from the runtime
+		message = strings.TrimSuffix(message, ".") + ": " + quote // the quoted message is from the runtime
 	default:
 		message += " The provider's message: " + quote
 	}

@@ -21,8 +21,8 @@ const (
 type Message struct {
 	Role  Role   `json:"role"`
 	Parts []Part `json:"parts"`
-	// Model is the name of the model that wrote the message. Returned is sent back only to this
-	// model.
+	// Model is the name of the model that wrote the message. The fields in Returned are sent back
+	// only to this model.
 	Model    string   `json:"model,omitempty"`
 	Returned Returned `json:"returned,omitempty"`
 }

@@ -109,7 +109,7 @@ func (s *Session) overflow(ctx context.Context, failure *llm.Error, times int) e
 	if window != s.window() && !failure.TooLarge {
 		learned := turnlog.Record{Kind: turnlog.KindWindow, Model: s.options.ModelName, Window: window}
 		if err := s.record(learned); err != nil || !s.contextFull(ctx) {
-			return err // the window also limits the answer, so the request may fit now
+			return err // the answer's token limit depends on the window, so the request may fit now
 		}
 	}
 	if !s.options.Condense {
@@ -181,7 +181,7 @@ func (s *Session) saved(r turnlog.Record, older []llm.Message) int {
 }
 
 // summarise asks the model for a summary of the older messages. If the provider refuses this
-// request as too long, it tries again with a shorter transcript.
+// request as too long, summarise tries again with a shorter transcript.
 func (s *Session) summarise(ctx context.Context, older []llm.Message) (string, error) {
 	latest := s.state.latestMessage().Text()
 	limit := max(s.window()/8, s.window()/2-len(latest)/charactersPerToken) * charactersPerToken

@@ -172,7 +172,7 @@ func readInstructions(dir string) string {
 func (s *Session) triggered(message string) (learned []turnlog.Knowledge, problems []string) {
 	r := openReader(s.state.cwd)
 	defer r.close()
-	r.directory(".") // the model has these instructions; only their problems are needed
+	r.directory(".") // only to collect problems: the model already has these instructions
 	message = strings.ToLower(message)
 	for _, m := range r.microagents() {
 		i := slices.IndexFunc(m.triggers, func(word string) bool {

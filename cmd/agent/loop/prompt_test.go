@@ -50,7 +50,7 @@ func TestTheModelIsToldTheStateOfTheRepository(t *testing.T) {
 	}
 }
 
-func TestTheNameOfARemoteContainsNoCredentials(t *testing.T) {
+func TestTheAddressOfARemoteIsShownWithoutCredentials(t *testing.T) {
 	for remote, want := range map[string]string{
 		"https://token@host.example/a/b.git": "host.example/a/b", "ssh://git@host.example:22/a/b": "host.example:22/a/b",
 		"token@host.example:a/b.git": "host.example/a/b", "/a/path": "", "../path": "", "": "",

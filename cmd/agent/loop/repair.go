@@ -100,8 +100,8 @@ func (s *state) repair(r turnlog.Record) {
 			if part = withoutCall(part, calls); r.Images {
 				part = withoutImage(part, removedImage)
 			}
-			// Drop reasoning if r.Thinking is set. Also drop it if calls became text, because providers may
-			// refuse reasoning without its call.
+			// Drop reasoning if the record removes it (r.Thinking). Also drop it if calls became text,
+			// because providers may refuse reasoning without its call.
 			if part.Thinking == nil || len(calls) == 0 && !r.Thinking {
 				parts = append(parts, part)
 			}

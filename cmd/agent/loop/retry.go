@@ -43,8 +43,9 @@ func (systemClock) Wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ask requests an answer from the model. After a transient error, it tells the client the reason
-// and the time of the next try, waits and tries again. newSink returns a new sink for each try.
+// ask requests an answer from the model. After a transient error, it tells the client why the try
+// failed and when the next try follows, waits and tries again. newSink returns a new sink for each
+// try.
 func (s *Session) ask(ctx context.Context, r llm.Request, newSink func() llm.Sink) (llm.Answer, error) {
 	clock := s.clock()
 	var waited time.Duration

@@ -78,7 +78,7 @@ const kindImage = "image"
 var errNoModel = failure(string(llm.Unusable), "no model is set: set llm_model in the settings (llmModel in "+
 	"UserSettings)")
 
-// failure returns an error whose kind clients can read.
+// failure returns an error with a kind that clients can read.
 func failure(kind, message string) error {
 	return &acp.Error{Code: acp.CodeInternal, Message: message, Data: &acp.ErrorData{Kind: kind}}
 }

@@ -126,7 +126,7 @@ func (s *state) prompt(r turnlog.Record) {
 	}
 }
 
-// learn returns the instructions of a record as parts of a message.
+// learn remembers the instructions of a record, and returns them as parts of a message.
 func (s *state) learn(r turnlog.Record) (parts []llm.Part) {
 	for _, file := range r.Learned {
 		s.known[file.Name] = file.Text

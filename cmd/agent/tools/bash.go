@@ -20,7 +20,7 @@ const bashDescription = `Run a command in a persistent shell: its directory, var
 	`it was started with interactive=true.
 - Start servers and other long work in the background: command > file.log 2>&1 &`
 
-// maxWords limits how many words of a command paths() returns.
+// maxWords is the maximum number of words of a command that paths() treats as paths.
 const maxWords = 64
 
 type bashInput struct {

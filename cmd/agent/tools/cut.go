@@ -37,7 +37,7 @@ func (c *cutter) write(piece []byte) {
 		piece = piece[n:]
 	}
 	c.tail = append(c.tail, piece...)
-	// Dropping copies the tail, so do it rarely.
+	// drop() copies the tail, so call it rarely.
 	if len(c.tail) > 4*c.half {
 		c.drop()
 	}
@@ -65,9 +65,9 @@ func (c *cutter) String() string {
 // maxDrop returns the number of characters that a cut may drop from a text of this size.
 func maxDrop(size int) int { return min(size, max(size/4, maxSecret)) }
 
-// dropAtCut returns the number of characters to drop next to a cut. It drops the rest of the line
-// or, if the line is longer than limit, the rest of the word. If a part of a secret remained, the
-// runtime could not recognise and mask it.
+// dropAtCut returns the number of characters to drop next to a cut: the rest of the line or, if the
+// line is longer than limit, the rest of the word. If a part of a secret remained, the runtime
+// could not recognise and mask it.
 func dropAtCut(limit int, at func(i int) byte) int {
 	for _, separators := range []string{"\r\n", " \t\r\n", " \t\r\n\"'`,;:&|<>(){}[]"} {
 		for i := range limit {

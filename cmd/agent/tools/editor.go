@@ -178,7 +178,7 @@ func viewLines(content string, lines []int) (string, error) {
 		}
 	}
 	if first < 1 || first > len(all) || last < first {
-		return "", fmt.Errorf("view_range is outside of the file, which has %d lines", len(all))
+		return "", fmt.Errorf("view_range is not a range of lines of the file, which has %d lines", len(all))
 	}
 	return Cut(numbered(all[first-1:last], first), maxOutput), nil
 }

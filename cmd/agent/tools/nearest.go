@@ -14,7 +14,7 @@ const (
 	minSimilarity = 0.6
 )
 
-// viewPrefix matches the line numbers that the command view puts before each line.
+// viewPrefix matches the line number that the view command puts before each line.
 var viewPrefix = regexp.MustCompile(`(?m)^ *\d+\t`)
 
 // notFound returns an error that says that old_str does not occur in the file. It shows the model

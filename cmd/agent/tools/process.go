@@ -112,9 +112,9 @@ type output struct {
 	mu         sync.Mutex
 	held       []byte
 	cut        *cutter
-	remainder  int       // the size of the output that the last call of take kept for the next call
+	remainder  int       // the size of the output that the last take() kept for the next take()
 	lastOutput time.Time // when the last output arrived
-	reported   time.Time // the value of lastOutput at the last call of end
+	reported   time.Time // the value of lastOutput at the last call of end()
 	closed     chan struct{}
 }
 

@@ -95,7 +95,7 @@ func (s *Shell) killLeftovers() {
 	}
 }
 
-// Close kills all processes of the session.
+// Close kills the shells and all processes that they started.
 func (s *Shell) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -56,8 +56,8 @@ func (s *Shell) expect(t *testing.T, command, want string) Outcome {
 }
 
 // expectRunning starts a command that does not end, or sends input to such a command. It then calls
-// the tool until the collected output equals want: on a slow machine, one call may return only a
-// part of the output.
+// the tool until the collected output equals the parameter want: on a slow machine, one call may
+// return only a part of the output.
 func (s *Shell) expectRunning(t *testing.T, in map[string]any, want string) {
 	t.Helper()
 	output := ""
@@ -91,7 +91,7 @@ func TestTheShellKeepsItsState(t *testing.T) {
 	})
 }
 
-func TestTheStateSurvivesTheExitOfAShell(t *testing.T) {
+func TestTheStateOfAShellSurvivesItsExit(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "mkdir sub; cd sub; export X=1; umask 077", "[exit code 0]")

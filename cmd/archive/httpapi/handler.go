@@ -164,8 +164,8 @@ func (h *handler) authenticatedFor(audience string, do serveFunc) http.HandlerFu
 	}
 }
 
-// readBody reads the body of a call. A cost report has a budget of its own and does not wait for
-// the owner's uploads, because model calls wait for the report.
+// readBody reads the body of a call. Cost reports have their own limit on request bodies and do not
+// wait for the owner's uploads, because model calls wait for these reports.
 func (h *handler) readBody(c call) (body []byte, done func(), err error) {
 	if c.aboutCosts {
 		return h.spending.ReadBody(c.Request, c.uid)
@@ -176,7 +176,8 @@ func (h *handler) readBody(c call) (body []byte, done func(), err error) {
 	return body, done, err
 }
 
-// authenticate verifies the token of a call and sets the owner.
+// authenticate verifies the token of a call, and sets the call's attempt, payer and owner. It
+// refuses an attempt that has ended.
 func (h *handler) authenticate(c *call, audience string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), requestTimeout)
 	defer cancel()

@@ -5,8 +5,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// notKept counts refused uploads. The reason is "full" if the session or its user is over the
-// limit. It is "failed" if the store cannot be written, for example because the volume is full.
+// notKept counts uploads that were not stored. The reason is "full" if the session or its user is
+// over the limit. It is "failed" if the store cannot be written, for example because the volume has
+// no space.
 var notKept = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_not_kept_total",
 	Help: "Uploads that the archive did not store, by reason: full or failed. Failed uploads are retried.",

@@ -138,7 +138,7 @@ func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 				_, err := s.Append(ctx, "u", 1, batch)
 				return err
 			},
-			// The archive checks that an attempt is the latest before it writes. Here, the later
+			// Before a write, the archive checks that the attempt is the latest. Here, the later
 			// attempt begins after this check. The write of the earlier attempt succeeds, but
 			// changes only the earlier journal.
 			current: string(archivetest.OtherLines(0, 8)), earlier: string(archivetest.Lines(0, 6)),

@@ -59,7 +59,7 @@ func openBucket(ctx context.Context, address string) (bucket, error) {
 	case u.Scheme == "s3":
 		return openS3(ctx, u)
 	case u.Scheme != "file":
-		return nil, fmt.Errorf("the store is %q: only file:///dir and s3://bucket are supported", u.Scheme)
+		return nil, fmt.Errorf("the scheme of the store is %q: only file:///dir and s3://bucket are supported", u.Scheme)
 	case u.Host != "" || u.Path == "":
 		return nil, fmt.Errorf("the store is file://%s: the path must begin with /, as in file:///dir", u.Host)
 	}

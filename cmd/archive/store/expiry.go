@@ -96,7 +96,7 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 func (s *Store) expire(ctx context.Context, uid string, retention time.Duration, now time.Time) (bool, error) {
 	mark, _, err := readAll(ctx, s.bucket, uid+orphanName)
 	if err != nil && !errors.Is(err, errNotFound) {
-		return false, fmt.Errorf("read the mark: %w", err)
+		return false, fmt.Errorf("read the mark of orphaned data: %w", err)
 	}
 	since, unmarked := time.Parse(time.RFC3339, string(mark))
 	switch {

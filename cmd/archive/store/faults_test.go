@@ -122,7 +122,7 @@ func TestNothingIsStoredIfAnAttemptIsSupersededWhileItEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	request.Header.Set(session.TokenHeader, token)
-	request.Header.Set("Expect", "100-continue") // the request is admitted before its body
+	request.Header.Set("Expect", "100-continue") // the archive admits the request before it reads the body
 	response, err := (&http.Transport{ExpectContinueTimeout: time.Minute, DisableKeepAlives: true}).RoundTrip(request)
 	if err != nil {
 		t.Fatal(err)

@@ -106,8 +106,8 @@ func (s *Store) extentOf(ctx context.Context, uid string) (extent, error) {
 	return now, nil
 }
 
-// nameJournal returns the name of a journal, or "" if the journal is empty. A journal has the name
-// of its first event.
+// nameJournal returns the name of a journal, or "" if the journal is empty. The name is the
+// session.JournalName of the first event.
 func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 	first := newNamer()
 	if of.next == 0 {
@@ -122,7 +122,7 @@ func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 	return first.name(), err
 }
 
-// Copy writes the events of a journal with an ID >= from, one per line. The parameter earlier
+// Copy writes a journal's events that have an ID >= from, one per line. The parameter earlier
 // selects the journal: 0 is the current journal, 1 is the journal before it, and so on. Copy uses
 // little memory even for large events and slow writers.
 func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.Writer) error {

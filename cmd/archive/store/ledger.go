@@ -84,7 +84,7 @@ func (l *ledger) settle(by spender, report session.SpendReport, month, today str
 		}
 		l.Processes[by.uid] = p
 	}
-	if p.Ended { // the answer to the last report may be lost
+	if p.Ended { // a final report is repeated if its answer was lost
 		if !report.Final {
 			err = ErrSuperseded
 		}

@@ -124,8 +124,8 @@ func (n *namer) name() string {
 	return hex.EncodeToString(n.Sum(nil)[:12])
 }
 
-// checkLines checks that lines are events with consecutive IDs. It returns the name of the last
-// event.
+// checkLines checks that lines are events with consecutive IDs. It returns their number, and
+// session.JournalName of the last event.
 func checkLines(from int, lines []byte) (count int, last string, err error) {
 	var final []byte
 	for line := range bytes.Lines(lines) {

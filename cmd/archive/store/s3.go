@@ -75,7 +75,7 @@ func openS3(ctx context.Context, u *url.URL) (bucket, error) {
 			err = errors.New("not supported")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("the parameter %s of the store: %w", name, err)
+			return nil, fmt.Errorf("the parameter %s of the store is invalid: %w", name, err)
 		}
 	}
 	loaded, err := config.LoadDefaultConfig(ctx, load...)

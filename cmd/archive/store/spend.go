@@ -52,8 +52,8 @@ func namespaceLedgerKey(namespace, month string) string {
 // Spend records the costs in a report and decides about the reservation that the report requests.
 // For each month, Spend writes the owner's ledger first, and then the namespace's ledger. It
 // answers only after both writes, so a session never uses a reservation that is missing in the
-// namespace's ledger. Spend writes the current month after the months from otherMonths: if one of
-// their ledgers shows that the session's process has ended, Spend fails without a reservation.
+// namespace's ledger. Spend writes the current month after the months from otherMonths: if a ledger
+// of those months shows that the session's process has ended, Spend fails without a reservation.
 func (s *Store) Spend(ctx context.Context, uid string, attempt int, claims session.SpendClaims,
 	report session.SpendReport) (granted session.SpendGrant, err error) {
 	now := s.Now().UTC()
@@ -137,7 +137,7 @@ func (s *Store) reserve(ctx context.Context, by spender, report session.SpendRep
 			case err != nil:
 				return false, err
 			case isNew || decided && p.Sequence == report.Sequence:
-				if !isNew { // the ledger has the earlier decision, although its write may have failed
+				if !isNew { // the ledger has this call's earlier decision, even if the write returned an error
 					l.withdraw(granted.Notice, today, by.Namespace)
 				}
 				granted, decided = l.grant(p, by, report, now, others), true
@@ -209,7 +209,7 @@ func (s *Store) copyAmounts(ctx context.Context, by spender, month, today string
 		of, stored := of, n.Owners[hash]
 		newer := of.Version > stored.Version
 		if !newer {
-			of = stored // the stored amounts include the new reservation
+			of = stored // as new or newer, so it includes the new reservation
 		}
 		all := amounts{others.day.Plus(of.Days[today]), others.month.Plus(of.Month)}
 		if asks && !all.within(by.PerNamespace) {
@@ -247,7 +247,7 @@ func (s *Store) changeLedger(ctx context.Context, by spender, month string, chan
 	case errors.Is(err, ErrSuperseded):
 		return err
 	case err != nil:
-		return fmt.Errorf("change the ledger: %w", err)
+		return fmt.Errorf("change the ledger of the owner: %w", err)
 	case written != nil:
 		countSpent(by.Namespace, spent)
 		done(written)

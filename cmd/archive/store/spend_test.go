@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-func TestParallelSessionsStayWithinTheLimitOfAUser(t *testing.T) {
+func TestParallelSessionsStayWithinTheSpendingLimitOfAUser(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	archivetest.TestSpend(t, []archivetest.Store{archivetest.Open(t, address)}, session.SpendClaims{Namespace: "team",
@@ -35,7 +35,7 @@ func TestSpendingLimitsHoldDespiteFailingReplicas(t *testing.T) {
 		PerUser: session.SpendLimits{Day: session.Dollar * 6 / 10, Month: session.Dollar}}, "ada")
 }
 
-func TestOwnersShareTheLimitOfTheirNamespace(t *testing.T) {
+func TestOwnersShareTheSpendingLimitOfTheirNamespace(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	stores := []archivetest.Store{archivetest.Open(t, address), archivetest.Open(t, address)}
@@ -132,7 +132,7 @@ func TestARefusalNamesTheLimitAndKeepsTheReservationOfRunningCalls(t *testing.T)
 	}
 }
 
-func TestReservationsAreMinimalAboveHalfOfTheLimit(t *testing.T) {
+func TestOnlyTheNeededAmountIsReservedAboveHalfOfTheLimit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	for i, want := range []session.Dollars{40 * cent, 5 * cent, 5 * cent} {

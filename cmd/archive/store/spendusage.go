@@ -74,8 +74,8 @@ func (s *Store) Usage(ctx context.Context, owner, namespace, month string) (sess
 	return usage, nil
 }
 
-// addUsage adds the ledger's costs in a namespace to the ledger sums. It returns the totals of the
-// costs and reservations. An empty namespace means all namespaces.
+// addUsage adds the ledger's costs in a namespace to another ledger, the parameter sums. It returns
+// the totals of the costs and reservations. An empty namespace means all namespaces.
 func (l *ledger) addUsage(namespace string, sums *ledger) (totals session.UsageTotals) {
 	l.lines(func(day, of, model string, c counts) {
 		if namespace != "" && namespace != of {

@@ -93,7 +93,7 @@ func TestInvalidSegmentsAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheSweepDeletesOrphansAfterTheRetention(t *testing.T) {
+func TestTheSweepDeletesDataWithoutAConversationAfterTheRetention(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	for _, uid := range []string{"owned", "orphan", "found"} {
 		archivetest.Append(t, s, uid, 0, 1, 1)

@@ -38,7 +38,7 @@ const (
 	pipeline  = "system:serviceaccount:team:pipeline"
 )
 
-func TestATokenIsReviewedEveryTenSeconds(t *testing.T) {
+func TestATokenCausesAtMostOneTokenReviewInTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{username: pipeline}
 		tokens := NewTokens(nil, api)
@@ -50,7 +50,7 @@ func TestATokenIsReviewedEveryTenSeconds(t *testing.T) {
 		if api.reviews != 1 {
 			t.Errorf("%d reviews of a valid token", api.reviews)
 		}
-		time.Sleep(trustFor) // fake time of the bubble
+		time.Sleep(trustFor) // in the fake time of synctest
 		api.username = ""    // the ServiceAccount was deleted
 		if _, err := tokens.Credential(t.Context(), goodToken, "a"); !errors.Is(err, answer.Unauthorized) {
 			t.Errorf("after its deletion: %v", err)
@@ -64,14 +64,14 @@ func TestATokenIsReviewedEveryTenSeconds(t *testing.T) {
 
 // Requests with invalid tokens cause a bounded number of TokenReviews. Such requests do not lock
 // out clients with a valid token.
-func TestInvalidTokensCauseFewReviews(t *testing.T) {
+func TestInvalidTokensCauseFewTokenReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{username: pipeline}
 		tokens := NewTokens(nil, api)
 		if _, err := tokens.Credential(t.Context(), goodToken, "a"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(trustFor) // fake time of the bubble
+		time.Sleep(trustFor) // in the fake time of synctest
 		for i := range 10000 {
 			_, err := tokens.Credential(t.Context(), fmt.Sprintf("a.b.%d", i), fmt.Sprint(i%100))
 			if code := answer.CodeOf(err); code != http.StatusUnauthorized && code != http.StatusServiceUnavailable {
@@ -90,7 +90,7 @@ func TestInvalidTokensCauseFewReviews(t *testing.T) {
 	})
 }
 
-func TestInvalidTokensOfOneAddressDoNotAffectOtherAddresses(t *testing.T) {
+func TestInvalidTokensFromOneAddressDoNotAffectOtherAddresses(t *testing.T) {
 	tokens := NewTokens(nil, &reviewer{username: pipeline})
 	refused := 0
 	for i := range 1000 {

@@ -76,7 +76,7 @@ func mustSign(t *testing.T, c *Cookies, claimed claims) string {
 	return value
 }
 
-func TestLinksAndCookiesAreNotInterchangeable(t *testing.T) {
+func TestSignInLinksAndCookiesAreNotInterchangeable(t *testing.T) {
 	now := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC)
 	c := cookiesAt(&now, "secret")
 	code, err := c.Link(&User{UID: "1"}, "h")
@@ -101,7 +101,7 @@ func TestLinksAndCookiesAreNotInterchangeable(t *testing.T) {
 	}
 }
 
-func TestUsersStaySignedInAfterAKeyRotation(t *testing.T) {
+func TestUsersStaySignedInAfterARotationOfTheSigningKey(t *testing.T) {
 	secrets := [][]byte{[]byte("first")}
 	c := NewCookies(func() ([][]byte, error) { return secrets, nil }, nil, "")
 	cookie := func() string {

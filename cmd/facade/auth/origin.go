@@ -13,7 +13,7 @@ import (
 // Proxies are trusted proxies in front of the facade.
 type Proxies []netip.Prefix
 
-// ParseProxies parses IP addresses and CIDRs, separated by commas.
+// ParseProxies parses IP addresses and CIDRs, separated by commas or spaces.
 func ParseProxies(text string) (Proxies, error) {
 	var all Proxies
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {

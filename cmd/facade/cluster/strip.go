@@ -19,15 +19,15 @@ const AnnotationCreatedAt = "parley.dev/created-at"
 const maxTitle = 512
 
 // keptAnnotations are the annotations that the facade reads from the cache, with their maximum
-// lengths. Users can write annotations of up to 256 KiB. Only the end of a longer annotation is
-// kept, because the list of revoked sign-ins ends with the newest sign-ins.
+// lengths. Users can write annotations of up to 256 KiB. If an annotation exceeds its maximum
+// length, only its end is kept, because the list of revoked sign-ins ends with the newest sign-ins.
 var keptAnnotations = map[string]int{
 	v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64, v1alpha1.AnnotationIncomplete: 64,
 	v1alpha1.AnnotationRequestedBy: 1024, v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,
 }
 
 // strip removes the fields that no response uses, so that no user can fill the facade's memory.
-// Only the first line of the first message stays, for the title.
+// Of the first message, it keeps only the first line, for the title.
 func strip(object any) (any, error) {
 	o, isObject := object.(metav1.Object)
 	if !isObject {

@@ -32,7 +32,7 @@ func lengths(events []json.RawMessage) (sizes []int) {
 	return sizes
 }
 
-func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
+func TestEventPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 	t.Parallel()
 	const k = 1 << 10
 	events := sized([]int{10, 200 * k, 100 * k, 300 * k, 900 * k, 20, 30, 100 * k, 350 * k, 990 * k})
@@ -65,7 +65,7 @@ func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 	}
 }
 
-func TestOversizedPagesAreCutOrRefusedAndInvalidPagesAreRefused(t *testing.T) {
+func TestOversizedEventPagesAreCutOrRefusedAndInvalidPagesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		text string

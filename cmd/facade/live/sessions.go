@@ -291,7 +291,7 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 			if len(line) > 0 { // a comment
 				err = alive()
 			} else if event.Data != nil {
-				if !event.Preview || previews { // an image may send previews that were not requested
+				if !event.Preview || previews { // a third-party runtime may send unrequested previews
 					err = take(event)
 				}
 				event = Event{ID: -1}

@@ -1,4 +1,4 @@
-// Package managed writes the objects that hold parts of HTTP requests: users' keys in Secrets,
+// Package managed writes the objects that hold parts of HTTP requests: users' keys in Secrets, and
 // replays and images in ConfigMaps.
 package managed
 
@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Key is a key to write, with the name of its Secret.
+// Key is a key to store, with the name of its Secret.
 type Key struct{ Secret, Value string }
 
 // Ref returns a reference to the key.

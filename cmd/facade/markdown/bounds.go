@@ -103,7 +103,7 @@ func (t tables) Extend(m goldmark.Markdown) {
 	m.Renderer().AddOptions(renderer.WithNodeRenderers(util.Prioritized(extension.NewTableHTMLRenderer(), 500)))
 }
 
-// cells is the number of table cells of a text so far.
+// cells is the context key of the number of table cells in a text so far.
 var cells = parser.NewContextKey()
 
 func (t tables) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Context) {

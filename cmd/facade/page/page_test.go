@@ -41,7 +41,7 @@ func versionIn(t *testing.T, mux *http.ServeMux) string {
 	return found[1]
 }
 
-func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
+func TestThePageIsServedWithAStrictContentSecurityPolicy(t *testing.T) {
 	mux := served(t, nil)
 	at := "/page/" + versionIn(t, mux)
 	for path, want := range map[string]struct{ kind, caching string }{

@@ -81,8 +81,8 @@ const (
 	renderPause = 19
 )
 
-// renderMarkdown renders Markdown texts for the page, up to markdown.MaxText bytes in total.
-// Further texts stay plain text. The requests of a user run one after another.
+// renderMarkdown renders Markdown texts for the page, up to markdown.MaxText bytes in total. Texts
+// that do not fit stay plain text. The requests of a user run one after another.
 func (s *server) renderMarkdown(ctx context.Context, r request) (any, error) {
 	if len(r.body) > maxRenderBody {
 		return nil, answer.LargerThan(maxRenderBody)

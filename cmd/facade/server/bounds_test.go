@@ -44,7 +44,7 @@ type slowCluster struct {
 
 func (c *slowCluster) CreateConversation(ctx context.Context, _ *v1alpha1.Conversation) error {
 	c.deadline, _ = ctx.Deadline()
-	time.Sleep(c.takes) // fake time of a bubble
+	time.Sleep(c.takes) // in the fake time of a synctest bubble
 	return nil
 }
 
@@ -201,7 +201,7 @@ func TestAFacadeStaysReadyWithoutTheAPIServer(t *testing.T) {
 			degraded float64
 		}{{c.err, 503, 1}, {nil, 200, 0}, {errors.New("the API server does not answer"), 200, 1}} {
 			c.err = step.err
-			time.Sleep(5 * time.Second) // fake time of the bubble: results are cached
+			time.Sleep(5 * time.Second) // fake time, so that the cached result expires
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequest("GET", "/ready", http.NoBody))
 			if w.Code != step.code {

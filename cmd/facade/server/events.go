@@ -119,8 +119,8 @@ func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, e
 // 0 is the current journal, 1 the journal before it, and so on.
 func (s *server) archivedPages(uid string, earlier int) pager {
 	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
-		// Wait here if earlier reads exceeded the user's rate, and not while this read occupies one of
-		// the few ArchiveReads.
+		// If earlier reads exceeded the user's rate, wait here, before this read occupies one of the few
+		// ArchiveReads.
 		if err := hold.Pace(ctx, 1); err != nil {
 			return nil, err
 		}
@@ -171,7 +171,8 @@ type archivedPage struct {
 	session.EventPage
 	eventRange
 	hold *limits.Hold
-	// size counts the bytes in the page. read also counts the bytes of events that the page lacks.
+	// size is the number of bytes in the page. The number read also includes the bytes of events
+	// that the page lacks.
 	size, read int
 	// refused is the error if the memory limits on responses had no room for an event.
 	refused error

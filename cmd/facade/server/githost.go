@@ -69,8 +69,8 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 	return nil, err
 }
 
-// candidates returns the few conversations whose sessions are tried. It does not keep the large
-// list of all conversations in memory, because a session may take long to respond.
+// candidates returns the few conversations whose sessions askHost calls. The large list of all
+// conversations must not stay in memory during these calls, because they may take long.
 func (s *server) candidates(ctx context.Context, u *auth.User) (some []v1alpha1.Conversation, err error) {
 	done, err := s.budget.Wait(ctx, u.ID(), limits.Lists)
 	if err != nil {

@@ -47,7 +47,7 @@ func (c *hosted) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 	return nil
 }
 
-func TestConversationListsAreFreedBeforeASlowSessionAnswers(t *testing.T) {
+func TestTheMemoryOfConversationListsIsFreedBeforeASlowSessionAnswers(t *testing.T) {
 	t.Parallel()
 	cluster := &hosted{dropped: make(chan struct{})}
 	listener, err := net.Listen("tcp", net.JoinHostPort(sessionAddress, strconv.Itoa(session.Port)))

@@ -206,7 +206,7 @@ func TestFourSlowReadersCannotExhaustTheResponseMemory(t *testing.T) {
 	options := DefaultOptions()
 	options.Archive = archive
 	client := client(t, options)
-	for id := range archive.sizes { // the largest responses first, then as many as fit
+	for id := range archive.sizes { // the largest responses first, then smaller ones that still fit
 		for _, user := range []string{"ada", "bob", "eve", "jim"} {
 			for range 3 {
 				ask(t, client, user, fmt.Sprintf("/events?limit=1&start_id=%d", id))
@@ -350,7 +350,7 @@ func TestAUserWhoReadsTooMuchFromTheArchiveHasToWait(t *testing.T) {
 			return time.Since(began)
 		}
 		var all sync.WaitGroup
-		for _, user := range []string{"ada", "eve", "joe"} { // as many users as reads of the archive in total
+		for _, user := range []string{"ada", "eve", "joe"} { // the facade allows three archive reads at a time
 			if took := read(user, 10); took > 0 {
 				t.Errorf("the first 40 MiB of %s took %s", user, took)
 			}
@@ -368,7 +368,7 @@ func TestAUserWhoReadsTooMuchFromTheArchiveHasToWait(t *testing.T) {
 	})
 }
 
-func TestArchivedPagesAreBoundedAndHaveNoGaps(t *testing.T) {
+func TestEventPagesOfTheArchiveAreBoundedAndHaveNoGaps(t *testing.T) {
 	t.Parallel()
 	const m = 1 << 20
 	options := DefaultOptions()
@@ -428,7 +428,7 @@ func render(t *testing.T, handler http.Handler, user string, texts ...string) (i
 	return w.Code, rendered
 }
 
-func TestOneRequestRendersAtMostMaxTextBytes(t *testing.T) {
+func TestOneRequestRendersABoundedAmountOfText(t *testing.T) {
 	half := "**" + strings.Repeat("a", markdown.MaxText/2) + "**"
 	if code, _ := render(t, handler(&stubCluster{}), stubKey, strings.Repeat("a", maxRenderBody)); code != 413 {
 		t.Errorf("a large body is answered %d", code)

@@ -100,7 +100,7 @@ func (s *server) observed(next http.Handler) http.Handler {
 // errPanicked makes the response an internal server error.
 var errPanicked = errors.New("a handler panicked")
 
-// finish counts and logs a finished request, except successful probes.
+// finish counts each finished request. It audits only changes, and does not log successful probes.
 func (s *server) finish(r *http.Request, answered *recorder, log logr.Logger, took time.Duration) {
 	route := "none" // not the path, which may contain anything
 	if r.Pattern != "" && r.Pattern != "/" {

@@ -196,7 +196,7 @@ func (s *server) exchange(ctx context.Context, flow *auth.Flow, code string) (st
 	return token, person, nil
 }
 
-// settle onboards the person. If the person may use exactly one UserSettings, settle chooses it. It
+// settle onboards the person, and chooses the UserSettings if the person may use exactly one. It
 // reduces the groups to those that the person's settings require. It ignores a failed onboarding if
 // the person has usable settings, so that the person can sign in while the manager is down.
 func (s *server) settle(r *http.Request, credential auth.Credential) (auth.Credential, error) {

@@ -160,14 +160,15 @@ func (s *server) countPerson(credential auth.Credential) error {
 }
 
 // personSession returns the settings that a person may use, and the settings that the person has
-// chosen. Clients with ID tokens call it at a sign-in, so it first onboards the person.
+// chosen. For a client with an ID token, GET /api/session is the sign-in, so personSession first
+// onboards the person.
 func (s *server) personSession(r *http.Request, credential auth.Credential) (*rest.Session, error) {
 	note(r, func(n *noted) { n.credential = credential })
 	if err := s.countPerson(credential); err != nil {
 		return nil, err
 	}
 	if credential.Method == auth.ByOIDC {
-		_ = s.onboardOnce(r.Context(), credential) // the error is logged, and other calls return it
+		_ = s.onboardOnce(r.Context(), credential) // ignored here: requests that need settings return this error
 	}
 	usable, err := auth.Usable(r.Context(), s.cluster, credential)
 	if errors.Is(err, answer.Unauthorized) {

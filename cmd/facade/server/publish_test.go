@@ -42,7 +42,7 @@ func TestPublishRequestsReachTheSession(t *testing.T) {
 			}
 			if r.URL.Path == session.PushPath {
 				w.WriteHeader(http.StatusFailedDependency)
-				_, _ = io.WriteString(w, `{"detail":"the session has no token for a git host"}`)
+				_, _ = io.WriteString(w, `{"detail":"the session has no repository, or no token for its git host"}`)
 				return
 			}
 			_, _ = io.WriteString(w, `{"running":false,"url":"https://git.example.com/acme/site/pulls/1"}`)

@@ -168,9 +168,8 @@ type operation struct {
 	queue limits.Resource
 	// waits is set if the operation may wait for a session, until the client disconnects.
 	waits bool
-	// serve() replaces do() if the response is long or not JSON. Such a
-	// response counts as a stream. An error of serve is sent to the client only if serve has sent
-	// nothing.
+	// serve() replaces do() if the response is long or not JSON. Such a response counts as a stream.
+	// An error of serve() is sent to the client only if serve() has sent nothing.
 	serve func(w http.ResponseWriter, r request) error
 }
 

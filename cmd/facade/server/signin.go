@@ -53,8 +53,8 @@ func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User
 }
 
 // credential returns the credential of a request: the session key, else the page's cookie, else a
-// token. Another site can make a browser send the cookie. If a request has only the cookie and
-// changes something, it must therefore come from the facade's own page.
+// token. Another site can make a browser send the cookie. If the credential is the cookie and the
+// request changes something, the request must therefore come from the facade's own page.
 func (s *server) credential(r *http.Request, key string, changes bool) (credential auth.Credential, err error) {
 	if key != "" {
 		return auth.CredentialOf(key), nil
@@ -306,7 +306,7 @@ func (s *server) currentSession(_ http.ResponseWriter, r *http.Request) (any, er
 	return s.session(r, u)
 }
 
-// nobody returns the session of a client that is not signed in.
+// nobody returns the response to GET /api/session for a client that is not signed in.
 func nobody() *rest.Session { return &rest.Session{Settings: []rest.SettingsName{}} }
 
 func (s *server) session(r *http.Request, u *auth.User) (*rest.Session, error) {

@@ -131,7 +131,7 @@ func TestASignedInUserNeedsNoKey(t *testing.T) {
 	b.wants(401, "GET", "/api/conversations", "")
 }
 
-func TestANewKeyRevokesTheCookie(t *testing.T) {
+func TestANewSessionKeyRevokesTheCookie(t *testing.T) {
 	cluster := &rotating{key: stubKey}
 	b := newBrowser(t, cluster, DefaultOptions())
 	b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
@@ -209,7 +209,7 @@ func TestSignInFailsWithoutASigningKey(t *testing.T) {
 }
 
 // A copied cookie must not create sign-ins that are valid longer than the cookie.
-func TestACookieCannotCreateALink(t *testing.T) {
+func TestACookieCannotCreateASignInLink(t *testing.T) {
 	b := newBrowser(t, &stubCluster{}, DefaultOptions())
 	b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
 	b.wants(403, "POST", "/api/signin/link", "")

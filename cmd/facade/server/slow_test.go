@@ -20,7 +20,7 @@ func takes(ctx context.Context, long time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(long): // fake time of a bubble
+	case <-time.After(long): // in the fake time of a synctest bubble
 		return nil
 	}
 }

@@ -123,7 +123,7 @@ func (s *server) following(r *http.Request, u *auth.User, credential auth.Creden
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(s.serving, func() { cancel(context.Canceled) })
 	if credential.Username != "" {
-		credential.Settings = u.Key() // the stream keeps its settings, even if the person gets more settings
+		credential.Settings = u.Key() // the stream keeps its UserSettings object, even if the person gets another one
 	}
 	var expired <-chan time.Time
 	if !credential.Expires.IsZero() {

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-var noLedger = answer.Refuse(http.StatusNotFound, "Parley has no archive here, so costs are not recorded")
+var noLedger = answer.Refuse(http.StatusNotFound, "This installation has no archive, so costs are not recorded")
 
 // usageLineBytes is the estimated size of one usage line in a response. The user's limit on
 // responses in memory counts this size for each line.

@@ -80,7 +80,8 @@ func (s *server) sendMessage(ctx context.Context, c *v1alpha1.Conversation, m me
 	return w.wake(ctx, c)
 }
 
-// mayWake reports whether a session did not accept a message because the session does not run.
+// mayWake reports whether a session did not accept a message because the session does not run or
+// cannot be reached.
 func mayWake(err error) bool {
 	for _, refusal := range []error{live.NotRunning, live.Starting, live.Over, live.Unreachable} {
 		if errors.Is(err, refusal) {
@@ -197,7 +198,7 @@ func (w *waking) start(ctx context.Context, c, fresh *v1alpha1.Conversation) (er
 			return cannotStart(c)
 		}
 		if time.Since(w.requested) < maxWakePause {
-			return nil // the cache is older than the request
+			return nil // the cache may not show the requested start yet
 		}
 		w.attempt, w.requested = attempt, time.Now()
 		if fresh == nil || fresh.Status.State != c.Status.State {

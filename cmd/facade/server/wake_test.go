@@ -31,7 +31,7 @@ type sleeper struct {
 	watched func()
 
 	mu sync.Mutex
-	// reads counts the reads of the conversation since a message began to wait.
+	// reads is the number of reads of the conversation since a message began to wait.
 	reads int
 	waits bool
 	// onRead is called at each read of the conversation. cached is an older version of the

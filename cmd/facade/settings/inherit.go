@@ -38,7 +38,7 @@ func Effective(ctx context.Context, c cluster.API, settings *v1alpha1.UserSettin
 // inheritance compares a user's own settings with the effective settings.
 type inheritance struct {
 	own, effective *v1alpha1.UserSettingsSpec
-	// ownFields and effectiveFields are the same specs as JSON.
+	// ownFields and effectiveFields are the JSON forms of own and effective.
 	ownFields, effectiveFields map[string]any
 }
 

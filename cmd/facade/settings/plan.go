@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// plan is a prepared write of a request.
+// plan is a prepared write of the settings in a request.
 type plan struct {
 	*edit
 	live   *v1alpha1.UserSettings
@@ -42,7 +42,7 @@ func newPlan(live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error)
 	return &plan{edit: edit, live: live, others: others, before: before, apply: claim(edit.spec, before, facade.spec)}, nil
 }
 
-// contested reports whether other managers own a setting of the request. If so, an apply may
+// contested reports whether other field managers own a setting of the request. If so, an apply may
 // succeed but change only a part of the setting.
 func (p *plan) contested() bool {
 	return slices.ContainsFunc(p.touched, func(s rest.Setting) bool { return len(p.ownersOf(s)) > 0 })
@@ -57,8 +57,8 @@ func (p *plan) ownersOf(setting rest.Setting) (names []string) {
 	return names
 }
 
-// conflictDetails returns an error for each field in conflict. It skips fields that no manager set:
-// they have their default value.
+// conflictDetails returns an error for each field in conflict. It skips fields that no field
+// manager set: they have their default value.
 func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	var details []rest.Detail
 	seen := map[string]bool{}
@@ -98,7 +98,7 @@ func (p *plan) managersOf(path string) (names []string) {
 }
 
 // keptByOthers returns an error for each setting that does not have the requested value after the
-// apply. Such a setting has parts that the request removes and that other managers own.
+// apply. Such a setting has parts that the request removes and that other field managers own.
 func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
 	var details []rest.Detail
 	for _, setting := range p.touched {

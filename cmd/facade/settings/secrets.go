@@ -45,7 +45,7 @@ func (s *Store) AddSecret(ctx context.Context, u *auth.User, body []byte) (any, 
 }
 
 // ChangeSecret changes the description of a secret. A secret cannot be renamed, because the facade
-// cannot read its value.
+// cannot read its value and so cannot store the value under another name.
 func (s *Store) ChangeSecret(ctx context.Context, u *auth.User, name string, body []byte) (any, error) {
 	request, details := rest.DecodeSecret(body, false)
 	if len(details) > 0 {

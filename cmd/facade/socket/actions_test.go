@@ -41,7 +41,7 @@ func TestAWaitingMessageBlocksNoOtherFrames(t *testing.T) {
 		}
 	}
 	large := fmt.Sprintf(`42["oh_user_action",{"x":%q}]`, strings.Repeat("x", smallFrame))
-	for range maxActions + 2 { // one action is being sent
+	for range maxActions + 2 { // one is being sent, maxActions wait, and one is refused
 		send(t, conn, large)
 	}
 	send(t, conn, framePing)

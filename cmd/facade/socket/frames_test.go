@@ -85,7 +85,7 @@ func TestTooManySocketEventsAreRefused(t *testing.T) {
 	}
 }
 
-func TestFramesOfEveryKindCountTowardsTheLimit(t *testing.T) {
+func TestFramesOfEveryKindCountTowardsTheRateLimit(t *testing.T) {
 	for name, frame := range map[string]string{
 		"of an unknown type": "5", "with a ping": framePing, "with an unexpected pong": framePong,
 		"that is large": strings.Repeat("x", maxFrame),

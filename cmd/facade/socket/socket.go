@@ -173,7 +173,8 @@ func (s *Client) write(ctx context.Context, text string) error {
 	return to.Close()
 }
 
-// greet opens the connection and waits for the client's connect packet to the default namespace.
+// greet opens the connection and waits for the client's connect packet to Socket.IO's default
+// namespace.
 func (s *Client) greet(ctx context.Context) (auth string, err error) {
 	open, err := json.Marshal(map[string]any{
 		"sid": rand.Text(), "upgrades": []string{}, "pingInterval": pingInterval.Milliseconds(),

@@ -22,7 +22,7 @@ func TestReadinessProbesAreCached(t *testing.T) {
 	}
 }
 
-func TestAReadyProgramStaysReady(t *testing.T) {
+func TestAReadyProgramStaysReadyIfALaterCheckFails(t *testing.T) {
 	err := errors.New("not yet")
 	h := &Health{Check: func(context.Context) error { return err }}
 	if h.Ready() {

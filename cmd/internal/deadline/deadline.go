@@ -19,7 +19,7 @@ type Writer struct {
 	Timeout time.Duration
 	// Flushing makes each Write send its text immediately.
 	Flushing bool
-	// Begun is set after the first Write.
+	// Begun is set by the first Write.
 	Begun bool
 }
 

@@ -160,7 +160,7 @@ func TestATokenCannotGiveAPersonAReservedKubernetesName(t *testing.T) {
 	}
 }
 
-func TestARotatedKeyIsAcceptedWithoutARestart(t *testing.T) {
+func TestANewKeyOfTheIssuerIsAcceptedWithoutARestart(t *testing.T) {
 	issuer := openid.Start(t)
 	p := provider(t, options(issuer.URL))
 	before := issuer.Token("ada@example.com")

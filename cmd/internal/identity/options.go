@@ -70,8 +70,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// SecureURL reports whether a text is an https URL, or an http URL on loopback, without a user,
-// query or fragment.
+// SecureURL reports whether a text is an https URL, or an http URL on loopback. The URL must not
+// contain a user, query or fragment.
 func SecureURL(text string) bool {
 	parsed, err := url.Parse(text)
 	return err == nil && parsed.Host != "" && parsed.User == nil && parsed.RawQuery == "" && parsed.Fragment == "" &&

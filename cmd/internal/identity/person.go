@@ -34,7 +34,7 @@ type Person struct {
 	Email string
 }
 
-// person returns the person whom a verified token identifies. encoded is the same token as text.
+// person returns the person whom a verified token identifies. encoded is the text of this token.
 func (o *Options) person(encoded string, token *oidc.IDToken) (*Person, error) {
 	var claims map[string]json.RawMessage
 	if err := token.Claims(&claims); err != nil {
@@ -125,7 +125,8 @@ func groupsOf(claim json.RawMessage) (groups []string, err error) {
 	return groups, nil
 }
 
-// Valid reports whether a username or group of the provider, with its prefix, may be used.
+// Valid reports whether a username or group may be used. The parameter name includes the configured
+// prefix.
 func Valid(name string) bool {
 	return name != "" && len(name) <= MaxName && utf8.ValidString(name) && !strings.HasPrefix(name, reserved) &&
 		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })

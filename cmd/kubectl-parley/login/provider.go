@@ -54,7 +54,7 @@ func Secure(address string) bool {
 // discover reads the published configuration of the login's provider.
 func (l *Login) discover(ctx context.Context) (*provider, error) {
 	if !Secure(l.Issuer) {
-		return nil, errors.New("the issuer is not an https URL")
+		return nil, errors.New("the facade's OpenID issuer is not an https URL")
 	}
 	found, err := oidc.NewProvider(ctx, l.Issuer)
 	if err != nil {
@@ -64,7 +64,7 @@ func (l *Login) discover(ctx context.Context) (*provider, error) {
 		Revocation string `json:"revocation_endpoint"`
 	}
 	if err := found.Claims(&published); err != nil {
-		return nil, fmt.Errorf("the configuration of the provider %s: %w", l.Issuer, err)
+		return nil, fmt.Errorf("the configuration of the provider %s is invalid: %w", l.Issuer, err)
 	}
 	endpoint := found.Endpoint()
 	endpoint.AuthStyle = oauth2.AuthStyleInParams // a public client has no secret

@@ -102,7 +102,7 @@ func TestRequestsOfOnePersonAreRateLimited(t *testing.T) {
 }
 
 // A client that sends its body slowly must not hold a slot or a connection for long.
-func TestASlowBodyIsCutOff(t *testing.T) {
+func TestASlowRequestBodyIsCutOff(t *testing.T) {
 	f := newFixture(t)
 	server := f.serve()
 	reader, writer := io.Pipe()

@@ -30,7 +30,7 @@ import (
 const (
 	// maxEntries is the largest number of entries for one person.
 	maxEntries = 32
-	// reportInterval is the time after which the same problem is reported again.
+	// Each problem is reported at most once per reportInterval, unless the ConfigMap changes.
 	reportInterval = 10 * time.Minute
 	// maxReports is the largest number of problems that are reported in an interval.
 	maxReports = 1000
@@ -65,7 +65,7 @@ type Onboarder struct {
 	options  Options
 	provider *identity.Provider
 	client   client.Client
-	live     client.Reader // reads past the cache
+	live     client.Reader // bypasses the cache
 	recorder events.EventRecorder
 	persons  *limits.Budget // limits the requests of one person
 	slots    chan struct{}  // limits the requests in progress

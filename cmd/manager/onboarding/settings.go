@@ -82,8 +82,8 @@ func checkExisting(existing *v1alpha1.UserSettings, person *identity.Person) err
 	return nil
 }
 
-// checkReferences refuses new UserSettings whose class or inherited settings do not exist. Otherwise a
-// wrong name in an entry would create invalid UserSettings for everybody.
+// checkReferences refuses new UserSettings whose class or inherited settings do not exist.
+// Otherwise, a wrong name in the configuration would create invalid UserSettings for everybody.
 func (o *Onboarder) checkReferences(ctx context.Context, wanted *v1alpha1.UserSettings) error {
 	check := func(reader client.Reader, field, namespace string, name *string, object client.Object) error {
 		if name == nil {

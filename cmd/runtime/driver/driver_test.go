@@ -51,7 +51,7 @@ func TestTheSessionWaitsForTheNextMessage(t *testing.T) {
 }
 
 // A client that received no response sends the message again, possibly to a later attempt.
-func TestAMessageWithTheSameKeyIsRecordedOnce(t *testing.T) {
+func TestAMessageWithTheSameIdempotencyKeyIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
 	d.until(session.StateAwaiting)
@@ -240,7 +240,7 @@ func TestAMessageIsRetriedAfterAFailedAgentStart(t *testing.T) {
 	}
 }
 
-func TestUnknownUpdatesAreRecordedUnchanged(t *testing.T) {
+func TestUnknownUpdatesFromAnAgentAreRecordedUnchanged(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(
 		`raw {"sessionUpdate":"dance","content":{"type":"text","text":"la"}}`,
@@ -295,8 +295,8 @@ func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-// If the runtime crashed after the end of the metering and before the record of the turn's end, the
-// resumed turn would get its whole budget again.
+// If the metering ended before the turn's end was recorded, a crash in between would give the
+// resumed turn its whole budget again.
 func TestATurnIsMeteredUntilItsEndIsRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()

@@ -47,7 +47,7 @@ type drive struct {
 	log     bytes.Buffer // complete once the session is over
 }
 
-// turns is a driver.Model that records its calls.
+// turns is a driver.Model that records the calls of its methods.
 type turns struct {
 	mu      sync.Mutex
 	calls   []string

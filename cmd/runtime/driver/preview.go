@@ -154,7 +154,7 @@ func (m message) take() string {
 func (d *Driver) previewEnd(text string, most int) string {
 	text = text[max(0, len(text)-most-maxSecret):]
 	end := d.MaskUnfinished(text)
-	if len(text) == most+maxSecret { // the text may begin within a secret; each line of a secret is masked by itself
+	if len(text) == most+maxSecret { // the text may begin within a secret; each line of a secret is masked separately
 		line := strings.IndexByte(end[:min(len(end), maxSecret)], '\n')
 		if line < 0 {
 			line = min(len(end), maxSecret) - 1

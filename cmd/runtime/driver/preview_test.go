@@ -93,7 +93,7 @@ func TestTheOutputOfARunningCommandIsPreviewed(t *testing.T) {
 	}
 }
 
-func TestAMessageIsPreviewedWhileItIsWritten(t *testing.T) {
+func TestAMessageOfTheAgentIsPreviewedWhileItIsWritten(t *testing.T) {
 	t.Parallel()
 	piece := func(text, meta string) string {
 		return `raw {"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"` + text + `"}` + meta + `}`

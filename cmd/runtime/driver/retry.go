@@ -27,8 +27,8 @@ func (t *translator) retryState(meta any) session.Event {
 	return event
 }
 
-// showsRetry reports whether to record an event that retryState returned. The event is recorded if
-// the agent works on a turn, and the event begins, changes or ends a wait for a retry.
+// showsRetry reports whether to record an event that retryState returned. The event is recorded
+// while the agent works on a turn, if the event begins, changes or ends a wait for a retry.
 func (h *history) showsRetry(e *session.Event) bool {
 	return h.state == session.StateRunning && h.turn >= 0 && (h.retrying || e.Extras[extraRetryAt] != nil)
 }

@@ -77,7 +77,7 @@ func TestAMessageReachesAnAgentDuringItsTurn(t *testing.T) {
 	}
 }
 
-func TestAMessageGetsItsOwnTurnIfTheAgentDidNotTakeIt(t *testing.T) {
+func TestAMessageThatTheAgentDidNotTakeGetsItsOwnTurn(t *testing.T) {
 	t.Parallel()
 	d, proceed := steering(t)
 	proceed()
@@ -131,7 +131,7 @@ func TestAnAgentThatLostItsMemoryGetsTheMessagesOfItsTurnAgain(t *testing.T) {
 	d.message("Waiting.")
 	create(t, file)
 	d.has("state running", 3)
-	for range 2 { // the second loss happens before the agent has done anything
+	for range 2 { // the second time, the agent loses its memory before it has done anything
 		d.stop()
 		d.can = "plain"
 		before := len(d.heard())

@@ -123,7 +123,7 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 		}
 		if s.can == "plainsteers" { // replay the update that the first process sent
 			s.update(`{"sessionUpdate":"user_message_chunk","_meta":{"parley.dev/seq":1,"parley.dev/message":"3"}}`)
-		} else if s.can != "plainexactload" { // the session is empty
+		} else if s.can != "plainexactload" { // the session of plainexactload is empty
 			s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
 		}
 		answer(`{}`)

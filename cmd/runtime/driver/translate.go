@@ -99,7 +99,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	case acp.NewToolCall, acp.ToolUpdate:
 		events = append(t.flush(), t.tool(&u.toolCall, u.Content)...)
 		if u.Status != acp.InProgress {
-			u.Content = nil // the content may describe the command
+			u.Content = nil // the content may be a description of the command, not its output
 		}
 		if c := t.calls[u.ID]; c != nil && u.Kind == acp.ToolUpdate {
 			t.progressed(c, u.Content)
@@ -142,7 +142,7 @@ const taskSize = 64
 
 var taskStates = map[string]string{"pending": "todo", "in_progress": "in_progress", "completed": "done"}
 
-// plan returns the event of the agent's plan. It leaves out tasks that do not fit.
+// plan returns the event of the agent's plan. It leaves out all tasks after maxInput bytes.
 func (t *translator) plan(entries []planEntry) session.Event {
 	tasks := []any{}
 	done, size, left := 0, 0, 0

@@ -10,7 +10,7 @@ import (
 )
 
 // These updates were recorded from publicly available agents.
-func TestUpdatesOfPublicAgentsAreTranslated(t *testing.T) {
+func TestUpdatesFromPublicAgentsAreTranslated(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ updates, want []string }{
 		"codex, a command": {[]string{

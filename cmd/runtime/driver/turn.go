@@ -21,9 +21,8 @@ type ending struct {
 	// reason says why the turn failed. id is one of errorIDs, or empty.
 	reason string
 	id     string
-	// notStarted is set if the agent could not be started. A new turn is then withdrawn: its message
-	// waits again, and withdrawn is the event ID of this message. For a resumed turn, withdrawn is
-	// nil.
+	// notStarted is set if the agent could not be started. The message of a new turn then waits again,
+	// and the field withdrawn is the event ID of this message. For a resumed turn, the field is nil.
 	notStarted bool
 	withdrawn  *int
 	// idle is set if the user did not answer the agent's question in time.
@@ -359,7 +358,8 @@ func (d *Driver) busy(busy bool) {
 	}
 }
 
-// waitForUser lets the session become idle while it waits for the user's answer.
+// waitForUser lets the session become idle if asking is set: the agent then waits for the user's
+// answer.
 func (d *Driver) waitForUser(asking bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

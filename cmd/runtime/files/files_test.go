@@ -113,7 +113,7 @@ func TestFilesAreListedReadAndCompared(t *testing.T) {
 	}
 }
 
-func TestGitAppliesThePatch(t *testing.T) {
+func TestGitCanApplyThePatchOfASession(t *testing.T) {
 	dir, server := serve(t)
 	sh(t, dir, "rm binary inside outside up && echo 'last line without an end' > kept && printf plain > untracked")
 	code, patch := get(t, server.URL+"/patch")

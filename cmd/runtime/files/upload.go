@@ -67,8 +67,8 @@ func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason
 		return "another upload of a file with this name is in progress"
 	}
 	defer s.storing.Delete(name)
-	// The temporary file's name depends only on the uploaded file's name. The next upload therefore
-	// replaces the remains of an interrupted upload.
+	// The temporary file's name depends only on the uploaded file's name. The next upload of a file
+	// with this name therefore replaces the remains of an interrupted upload.
 	aside := fmt.Sprintf(".upload-%x", sha256.Sum256([]byte(name)))
 	_ = root.Remove(aside)
 	file, err := root.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)

@@ -34,7 +34,7 @@ const (
 
 // Errors for the user.
 var (
-	ErrNoToken = errors.New("the session has no token for a git host")
+	ErrNoToken = errors.New("the session has no repository, or no token for its git host")
 	ErrHost    = errors.New("the git host does not answer as expected")
 	ErrToken   = errors.New("the git host does not accept the token: replace it in the user's settings")
 	// ErrQuestion is the error for a request that is invalid or that the host refuses.
@@ -50,7 +50,7 @@ type Host struct {
 	header   http.Header
 	client   *http.Client
 	// public is set for a provider's public host, such as github.com. Other hosts may have other API
-	// addresses. Even if the settings name GitHub as their provider, they may run Gitea.
+	// addresses. They may run Gitea even if the settings name GitHub as the provider.
 	public bool
 }
 
@@ -94,7 +94,7 @@ func New(repository *session.Repository, token string) (*Host, error) {
 func (h *Host) get(ctx context.Context, path string, query url.Values, into any) error {
 	err := h.call(ctx, http.MethodGet, h.api+path+"?"+query.Encode(), nil, into)
 	if r, ok := errors.AsType[*refused](err); ok {
-		return fmt.Errorf("%w: it answers %d", ErrHost, r.status)
+		return fmt.Errorf("%w: status %d", ErrHost, r.status)
 	}
 	return err
 }
@@ -112,7 +112,7 @@ func (h *Host) call(ctx context.Context, method, address string, body, into any)
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusUnprocessableEntity:
 		return refusal(response)
 	default:
-		return fmt.Errorf("%w: it answers %d", ErrHost, response.StatusCode)
+		return fmt.Errorf("%w: status %d", ErrHost, response.StatusCode)
 	}
 	if json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(into) != nil {
 		return ErrHost

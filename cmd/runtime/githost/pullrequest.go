@@ -212,8 +212,8 @@ func request(kind v1alpha1.GitProvider, pr PullRequest) (path string, body any) 
 }
 
 // existing returns the link of the branch's open pull request, or an empty string. It does not
-// search on Bitbucket, because Bitbucket does not refuse a second request: it updates the existing
-// pull request.
+// search on Bitbucket. There, the creation of a second pull request does not fail, but updates the
+// existing one.
 func (h *Host) existing(ctx context.Context, kind v1alpha1.GitProvider, repository string, pr PullRequest) string {
 	var found []created
 	switch owner, _, _ := cutLast(h.name); kind {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// maxRead is the maximum number of bytes that Read returns.
+// maxRead is the maximum number of bytes of a response that Read returns.
 const maxRead = 64 << 10
 
 // readable matches the paths below a repository's API path that a session may read. Other paths may

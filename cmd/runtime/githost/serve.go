@@ -36,8 +36,8 @@ func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any
 // AskUser returns the owner of the token.
 func AskUser(ctx context.Context, h *Host, _ *http.Request) (any, error) { return h.User(ctx) }
 
-// AskRepositories returns a page of repositories. Its query parameters are query, page and
-// per_page.
+// AskRepositories returns a page of repositories. The request has the query parameters query, page
+// and per_page.
 func AskRepositories(ctx context.Context, h *Host, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	page, err := number(query, "page", 1, math.MaxInt32)

@@ -1,5 +1,5 @@
 // Package gitproxy forwards requests from the agent's git to the host of the session's repository.
-// It adds the session's token, so the agent does not need the token.
+// It adds the token for this host, so the agent does not need the token.
 package gitproxy
 
 import (
@@ -80,7 +80,7 @@ func (p *Proxy) At(root string) (address, header string) {
 // ServeHTTP forwards requests from git and git-lfs. It refuses all other requests.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p == nil {
-		refuse(w, http.StatusNotFound, "the session has no token for a git host")
+		refuse(w, http.StatusNotFound, "the session has no repository, or no token for its git host")
 		return
 	}
 	// Both hashes have the same length, so the duration of the comparison reveals nothing about the

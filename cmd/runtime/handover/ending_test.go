@@ -73,7 +73,7 @@ func TestTheArchivedChangesAreKeptIfAFinalReportIsTooLarge(t *testing.T) {
 	k := newLimitedArchive(t, 1)
 	small := &session.Ending{Cost: "1", Patch: "the diff", Changes: []session.FileChange{{Status: "M", Path: "f"}}}
 	j := open(t, inFile(t), "a")
-	_ = k.attempt(1).Keep(j).Finish(t.Context(), leaving(small)) // there is no space for the events
+	_ = k.attempt(1).Keep(j).Finish(t.Context(), leaving(small)) // returns an error: there is no space for the events
 	large := &session.Ending{Calls: 2, Cost: "2"}
 	for i := range 2000 {
 		large.Changes = append(large.Changes, session.FileChange{Status: "M", Path: fmt.Sprintf("%s/%d",

@@ -82,7 +82,7 @@ var (
 	ErrGone    = errors.New("the conversation is deleted")
 	errRefused = errors.New("the archive refuses the data")
 	// errFull says that the data is too large or that the archive has no room for it.
-	errFull = fmt.Errorf("%w: too large", errRefused)
+	errFull = fmt.Errorf("%w: it is too large, or the archive is full", errRefused)
 	// errOtherJournal says that the archive holds another journal's events. It is transient: the
 	// Keeper requests the archive's position and retries.
 	errOtherJournal = errors.New("the archive holds events of another journal")
@@ -117,7 +117,7 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 	if len(detail) > maxDetail { // a truncated text may end within a secret, which would not be masked
 		detail = []byte("(the error text is too long to show)")
 	}
-	err = fmt.Errorf("answered %d %s", response.StatusCode, bytes.TrimSpace(detail))
+	err = fmt.Errorf("the archive answered %d %s", response.StatusCode, bytes.TrimSpace(detail))
 	if kind := refusals[response.StatusCode]; kind != nil {
 		err = fmt.Errorf("%w: %w", kind, err)
 	}
@@ -164,8 +164,9 @@ func (a *Archive) Restore(ctx context.Context, file string) error {
 	}, ErrGone)
 }
 
-// complete appends archived events to an older journal, for example on a volume that was restored
-// from a backup. It does not change the file if the archive has another journal's events.
+// complete appends archived events to an outdated copy of the journal, for example on a volume that
+// was restored from a backup. It does not change the file if the archive has another journal's
+// events.
 func (a *Archive) complete(ctx context.Context, file string) error {
 	opened, err := os.Open(file)
 	if err != nil {

@@ -374,7 +374,7 @@ func TestNothingIsRetriedForADeletedConversation(t *testing.T) {
 	}
 }
 
-func TestNewReturnsNilWithoutAnArchive(t *testing.T) {
+func TestNoHandoverIsCreatedWithoutAnArchive(t *testing.T) {
 	t.Parallel()
 	if New("", "", uid, "t", 1, nil) != nil || New("http://x", "", uid, "", 1, nil) != nil {
 		t.Error("there is one")

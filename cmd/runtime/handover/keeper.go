@@ -173,7 +173,7 @@ func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosi
 		if err != nil {
 			return err
 		}
-		mine = position.Last == "" || position.Last == last // an older archive does not send Last
+		mine = position.Last == "" || position.Last == last // an archive of an older version does not send Last
 	}
 	if mine {
 		k.next = position.Next
@@ -224,8 +224,8 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 }
 
 // Finish hands over the rest of the journal and then the result of ending(). It retries until ctx
-// ends. It calls ending() last, because that call may take long. Call Finish only after Run has
-// returned.
+// ends or the archive refuses the data. It calls ending() last, because that call may take long.
+// Call Finish only after Run has returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
 		k.refused = nil // the archive may have room now

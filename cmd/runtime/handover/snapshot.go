@@ -71,8 +71,8 @@ func (a *Archive) PutChunk(ctx context.Context, id string, index int, chunk []by
 	})
 }
 
-// CommitSnapshot makes an uploaded snapshot the current snapshot. replaces is the ID of the
-// previous snapshot, or empty if there is none.
+// CommitSnapshot makes an uploaded snapshot the current snapshot. The parameter replaces is the ID
+// of the previous snapshot, or empty if there is none.
 func (a *Archive) CommitSnapshot(ctx context.Context, snapshot session.Snapshot, replaces string) error {
 	text, err := json.Marshal(snapshot)
 	if err != nil {

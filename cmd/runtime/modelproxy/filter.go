@@ -20,7 +20,7 @@ type usageFilter struct {
 }
 
 func (f *usageFilter) Write(text []byte) (int, error) {
-	searched := max(0, len(f.held)-2) // held may end with a part of the separator
+	searched := max(0, len(f.held)-2) // f.held may end with a part of the separator
 	f.held = append(f.held, text...)
 	rest := f.held
 	for end := endOfEvent(rest, searched); end >= 0; end = endOfEvent(rest, 0) {

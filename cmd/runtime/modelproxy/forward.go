@@ -154,7 +154,7 @@ func (p *Proxy) send(ctx context.Context, cancel context.CancelCauseFunc, r *htt
 		response.StatusCode != http.StatusUnprocessableEntity {
 		return response, usageAdded, err
 	}
-	// The error is ignored, because it occurs again when the response is forwarded.
+	// An error of this read is ignored, because it occurs again when the response is forwarded.
 	said, _ := io.ReadAll(io.LimitReader(response.Body, largestRefusal))
 	if !bytes.Contains(said, []byte("stream_options")) {
 		response.Body = struct {

@@ -66,7 +66,7 @@ func TestAnInvalidEndpointIsRejected(t *testing.T) {
 	}
 }
 
-func TestTheSessionsKeyReplacesTheKeyOfTheAgent(t *testing.T) {
+func TestTheModelsAPIKeyReplacesTheKeyThatTheAgentSends(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	p := serve(t, u.URL)
 	agents := []string{
@@ -451,8 +451,9 @@ func TestAChangedModelDoesNotAffectCallsInFlight(t *testing.T) {
 		old.last(t).header.Get("X-Api-Key") != key || old.count() != 1 {
 		t.Errorf("the call in flight got %+v", late)
 	}
-	// The first call began before the change of the model, so its price is the price of
-	// anthropic/claude. With the new provider, its model would be openai/claude, which has no price.
+	// The first call began before the change of the model, so the call has the price of
+	// anthropic/claude. With the new provider, the model of the call would be openai/claude, which
+	// has no price.
 	if usage := p.Usage().Session; usage.Calls != 2 || usage.Unpriced != 0 {
 		t.Errorf("the usage is %s", counts(usage))
 	}

@@ -232,7 +232,7 @@ func TestCacheWritesAndPredictionsAreReservedAndCountedAtHigherPrices(t *testing
 	}
 }
 
-func TestCallsAboveTheLimitAreRefused(t *testing.T) {
+func TestCallsAboveTheSpendingLimitAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, wire := range spendWires {
 		t.Run(name, func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestTheReservationIsReturnedAtTheEndOfATurn(t *testing.T) {
 	bank.spentEventually(t, session.UsageTotals{Spent: 2 * chatCost})
 }
 
-func TestCallsDoNotWaitForTheArchiveIfThereIsNoLimit(t *testing.T) {
+func TestCallsDoNotWaitForTheArchiveIfThereIsNoSpendingLimit(t *testing.T) {
 	t.Parallel()
 	bank := newBank(t, session.SpendLimits{})
 	open := make(chan struct{})
@@ -373,7 +373,7 @@ func TestCallsWithAnUnknownPriceAreRefusedIfThereIsASpendingLimit(t *testing.T) 
 	} {
 		s := serve(t, up.URL, bank.limited("u"), func(o *modelproxy.Options) {
 			if strings.Contains(body, "unknown") {
-				o.Model = "openrouter/unknown" // it reports the cost, but only after the call
+				o.Model = "openrouter/unknown" // OpenRouter reports the cost, but only after the call
 			}
 		})
 		path := spendPath
@@ -402,7 +402,7 @@ func answerStatus(code int) http.HandlerFunc {
 
 const failedEvent = `data: {"error":{"message":"overloaded"}}` + "\n\n"
 
-// The endpoint fails, breaks off, or does not report its usage.
+// The endpoint fails, breaks off its response, or does not report the usage of the call.
 func TestCallsWithoutUsageAreChargedAnEstimateOrTheMaximum(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

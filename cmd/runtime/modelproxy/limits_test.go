@@ -50,7 +50,7 @@ func begin(t *testing.T, p *served, turn string) {
 	}
 }
 
-func TestMaxCallsLimitsATurn(t *testing.T) {
+func TestTheNumberOfModelCallsPerTurnIsLimited(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	var h heard
 	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxCalls = 2 })
@@ -83,7 +83,7 @@ func TestMaxCallsLimitsATurn(t *testing.T) {
 	}
 }
 
-func TestMaxCallsLimitsCallsOutsideOfTurns(t *testing.T) {
+func TestTheNumberOfModelCallsOutsideOfTurnsIsLimited(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	var h heard
 	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxCalls = 1 })
@@ -106,7 +106,7 @@ func TestMaxCallsLimitsCallsOutsideOfTurns(t *testing.T) {
 	}
 }
 
-func TestMaxBudgetLimitsATurn(t *testing.T) {
+func TestTheBudgetLimitsTheCostOfATurn(t *testing.T) {
 	u := newUpstream(t, answerEvents(messagesEvents)) // each call costs $0.001425
 	for budget, calls := range map[string]int{"0.001425": 1, "0.0014250001": 2, "0.0014249999": 1, "0.004275": 3, "0": 0,
 		"1000": 5} {

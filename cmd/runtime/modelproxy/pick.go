@@ -5,7 +5,7 @@ import "strings"
 const (
 	// largestValue is the size in bytes of the largest value that a picker reports.
 	largestValue = 16 << 10
-	// longestKey is longer than any key in pickedPaths.
+	// longestKey limits the bytes that a picker keeps of a key. Keys in pickedPaths are shorter.
 	longestKey = 32
 )
 

@@ -30,12 +30,13 @@ const (
 	// because a reasoning model may pause for minutes. Without streaming, a response begins only
 	// when the model has finished.
 	silence = 15 * time.Minute
-	// linger is how long the proxy waits for the usage at the end of a response after the agent
-	// disconnected. It waits only if there is a budget or a spending limit. linger is short,
-	// because a user who stops an agent does not want to pay for more tokens.
+	// linger is how long the proxy keeps reading a response after the agent disconnected, because
+	// the usage is at the end of the response. The proxy does so only if there is a budget or a
+	// spending limit. linger is short, because a user who stops an agent does not want to pay for
+	// more tokens.
 	linger = 10 * time.Second
-	// limitedLinger replaces linger if there is a spending limit. The proxy then waits longer for
-	// the usage, because without it the ledger records the highest possible cost of the call.
+	// limitedLinger replaces linger if there is a spending limit. It is longer, because without the
+	// usage the ledger records the highest possible cost of the call.
 	limitedLinger = time.Minute
 	// patience is how long the agent may take to send one part of a request, or to read one part of
 	// a response.
@@ -82,7 +83,8 @@ type Options struct {
 	// Mask masks secrets in requests before they reach the model. It may be nil.
 	Mask func(string) string
 
-	// UsageFile is the file in which the usage is stored. It may be empty.
+	// UsageFile is the path of the file in which the usage is stored. If the path is empty, the usage
+	// is not stored.
 	UsageFile string
 	// Busy is called when a call begins. done() is called when the call is over.
 	Busy func() (done func())

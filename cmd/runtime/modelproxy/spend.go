@@ -15,9 +15,10 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// Limit describes a limit that a turn has reached.
+// Limit is the reason why the proxy refuses model calls.
 type Limit struct {
-	// TurnID is the ID of the turn. It is empty outside of turns.
+	// TurnID is the ID of the turn that reached a limit. It is empty if no turn ran, or if only one
+	// call is refused.
 	TurnID string
 	// Message is a text for the user. It names the setting that contains the limit.
 	Message string
@@ -268,8 +269,9 @@ func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 	}
 }
 
-// costOf returns the cost that the endpoint reported. If the endpoint reported no cost, costOf
-// computes it from the model's price. It returns nil if there is no price.
+// costOf returns the cost that the endpoint reported. If the endpoint reported no cost or zero,
+// costOf computes the cost from the model's price. Without a price, it returns the reported zero,
+// or nil if the endpoint reported no cost.
 func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
 	model := s.options.Models.Find(e.provider, e.model)
 	if e.reported != nil && e.reported.Sign() > 0 {

@@ -200,6 +200,6 @@ func costOf(model session.Model, t tokens) *big.Rat {
 	return sum
 }
 
-// hourPrice is Anthropic's price of input tokens that it stores for an hour: two times the price of
-// input.
+// hourPrice returns Anthropic's price of input tokens that are cached for one hour: two times the
+// price of input tokens.
 func hourPrice(input *big.Rat) *big.Rat { return new(big.Rat).Add(input, input) }

@@ -38,8 +38,8 @@ type Publisher struct {
 	// Base is the branch that the session started from, or empty for the default branch. If Base is
 	// checked out, the user's changes are committed to a new branch with the name NewBranch.
 	Base, NewBranch string
-	// Env is git's environment. Confine confines git like the agent, because the agent controls the
-	// clone's hooks and configuration.
+	// Env is git's environment. Confine gives git the same restrictions as the agent, because the
+	// agent controls the clone's hooks and configuration.
 	Env     []string
 	Confine func(*exec.Cmd)
 	// Mask masks the session's secrets.
@@ -51,8 +51,8 @@ type Publisher struct {
 	mu sync.Mutex
 }
 
-// CommitAndPush commits all changes and pushes the current branch. If Base is checked out, it first
-// creates a new branch, so the changes can be reviewed.
+// CommitAndPush commits all changes and pushes the current branch. If the base branch is checked
+// out, or HEAD is detached, it first creates a new branch, so the changes can be reviewed.
 func (p *Publisher) CommitAndPush(ctx context.Context, r session.PublishRequest) (branch string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -72,7 +72,7 @@ func TestChangesOnTheBaseBranchGoToANewBranch(t *testing.T) {
 	}
 }
 
-func TestABranchThatTheAgentCreatedIsPushedUnderItsName(t *testing.T) {
+func TestABranchThatTheAgentCreatedIsPushedUnderItsOwnName(t *testing.T) {
 	p, _ := newPublisher(t)
 	gitserver.Run(t, p.Dir, "git", "checkout", "-q", "-b", "fix")
 	change(t, p, "fixed")

@@ -59,7 +59,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request,
 	var request session.PublishRequest
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 	if err != nil || len(text) > 0 && json.Unmarshal(text, &request) != nil {
-		reply.Refuse(w, http.StatusUnprocessableEntity, "title, body and base: must be texts")
+		reply.Refuse(w, http.StatusUnprocessableEntity, "the request must be a JSON object, and title, body and base must "+
+			"be texts")
 		return
 	}
 	if s.Working() {

@@ -82,7 +82,7 @@ func (u *upstream) failedCall(err error) *mcp.CallToolResult {
 }
 
 func (u *upstream) problem(err error) error {
-	return fmt.Errorf("tool server %s %s", u.name, u.router.describe(err))
+	return fmt.Errorf("tool server %s: %s", u.name, u.router.describe(err))
 }
 
 // followProgress requests progress notifications from the server. It sends the server a new

@@ -260,7 +260,7 @@ func TestBinaryContentIsOmittedOnlyIfItContainsAKey(t *testing.T) {
 	}
 }
 
-func TestOnlyKeysOfTheToolServerAreMasked(t *testing.T) {
+func TestOnlyAServersOwnKeysAreMaskedInItsAnswers(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal")}})
 	f.expect(t, "s_echo", apiKey, apiKey)
 }

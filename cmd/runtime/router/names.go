@@ -56,9 +56,9 @@ var notInNames = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 // longestName is the longest tool name that models accept.
 const longestName = 64
 
-// shortened replaces the end of a long name with a digest, so that equal names are shortened
-// equally. The digest includes the server's name, because tool c of server a_b and tool b_c of
-// server a have the same full name.
+// shortened replaces the end of a long name with a digest of the name and the server's name. A
+// digest of the name alone would not be unique: tool c of server a_b and tool b_c of server a have
+// the same full name.
 func (u *upstream) shortened(name string) string {
 	if len(name) <= longestName {
 		return name

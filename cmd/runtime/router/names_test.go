@@ -100,7 +100,7 @@ func TestTheNameOfARemovedToolCanBeReused(t *testing.T) {
 	f.expectGrown(t, "localhost_more_grown", "localhost_x_grown_2")
 }
 
-func TestALongNameIsShortenedTheSameWayEachTime(t *testing.T) {
+func TestALongToolNameIsShortenedTheSameWayEachTime(t *testing.T) {
 	remote, add, _ := serveNamed(t)
 	long := strings.Repeat("long-name_", 10)
 	exact := strings.Repeat("x", 64-len("localhost_"))
@@ -131,7 +131,7 @@ func TestALongNameIsShortenedTheSameWayEachTime(t *testing.T) {
 	}
 }
 
-func TestAShortenedNameIsUnique(t *testing.T) {
+func TestAShortenedToolNameIsUnique(t *testing.T) {
 	remote, add, _ := serveNamed(t)
 	long := strings.Repeat("grown", 20)
 	add(long)
@@ -151,7 +151,7 @@ func TestAShortenedNameIsUnique(t *testing.T) {
 	}
 }
 
-func TestAShortenedNameContainsNoPartOfASecret(t *testing.T) {
+func TestAShortenedToolNameContainsNoPartOfASecret(t *testing.T) {
 	remote, add, _ := serveNamed(t)
 	// This name contains the API key. If the router only cut the name to the maximum length, the
 	// result would still contain all letters of the key except the last one.

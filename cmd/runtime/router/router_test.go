@@ -221,7 +221,7 @@ func TestASlowCallTimesOutWithoutAffectingOthers(t *testing.T) {
 	f.expect(t, "quick_echo", "unhurt", "unhurt")
 	f.expect(t, "slow_echo", "also unhurt", "also unhurt")
 	if err := within(t, "the call times out", slow); err == nil ||
-		err.Error() != "result: tool server slow did not answer within 10s" {
+		err.Error() != "result: tool server slow: did not answer within 10s" {
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "the server sees the cancellation", func() bool { _, err := os.Stat(cancelled); return err == nil })
@@ -286,7 +286,7 @@ func TestErrorsAreForwarded(t *testing.T) {
 	}
 }
 
-func TestChangesOfAListAreForwarded(t *testing.T) {
+func TestChangesOfAToolListAreForwarded(t *testing.T) {
 	f := start(t, session.ToolServers{
 		Stdio: []session.StdioServer{stdio("s", "normal")}, SSE: []session.RemoteServer{{URL: serveSSE(t)}},
 		SHTTP: []session.RemoteServer{{URL: serve(t, streamableHandler())}},

@@ -210,7 +210,7 @@ func (l *link) explain(err error) error {
 	}
 }
 
-// closeClient closes the session, but waits at most closeTimeout for the server.
+// closeClient closes the MCP session, but waits at most closeTimeout for the server.
 func closeClient(client *mcp.ClientSession) {
 	closed := make(chan struct{})
 	go func() {

@@ -17,7 +17,7 @@ import (
 
 const secret = `sk-"A1/b2+c3<d4>'`
 
-func TestTakeRemovesSecretsFromTheEnvironment(t *testing.T) {
+func TestSecretsAreRemovedFromTheEnvironmentOfTheRuntime(t *testing.T) {
 	for key, value := range map[string]string{session.LLMAPIKeyFile: "sk-123456\n", "custom.0": " a b \n",
 		"mcp.stdio.0.1": "x=y"} {
 		t.Setenv(session.SecretVariable(key), value)

@@ -31,9 +31,9 @@ type Target struct {
 
 // Applied describes an applied snapshot.
 type Applied struct {
-	// Base is the session's first commit.
+	// Base is the commit at which the session started.
 	Base string
-	// Omitted lists files that are not in the snapshot.
+	// Omitted contains the files and directories that the snapshot lacks, some with the reason.
 	Omitted []string
 }
 

@@ -76,8 +76,8 @@ func (c *content) close() {
 	}
 }
 
-// collect lists the session's work. It returns when ctx is done. A read of a large repository or of
-// a named pipe may then continue in the background.
+// collect lists the session's work. When ctx is done, it returns immediately, and a read of a large
+// repository or of a named pipe may continue in the background.
 func collect(ctx context.Context, from Source) (*content, error) {
 	return workspace.Detach(ctx, func() (*content, error) {
 		c := &content{}

@@ -147,7 +147,9 @@ func (k *Keeper) upload(ctx context.Context, found *content) (uploaded session.S
 		}
 	}
 	id := strconv.Itoa(k.archive.Attempt()) + "-" + rand.Text()
-	if found.size > k.maxBytes { // measure first: chunks of an incomplete upload would use up the user's storage
+	// If the compressed size may exceed the limit, measure it before the upload: the chunks of a
+	// failed upload would use up the user's storage.
+	if found.size > k.maxBytes {
 		_, err := k.writeChunks(ctx, found, id, func(int, []byte) error { return nil })
 		if err != nil {
 			return uploaded, err

@@ -47,7 +47,7 @@ type repositoryState struct {
 	Remotes map[string]string `json:"remotes,omitempty"`
 	// Needs are the commits that the snapshot builds on and that the remote has.
 	Needs []string `json:"needs,omitempty"`
-	// Base is the session's first commit.
+	// Base is the commit at which the session started.
 	Base string `json:"base,omitempty"`
 	// Deleted are files of the current commit that are missing in the clone.
 	Deleted []string `json:"deleted,omitempty"`

@@ -439,7 +439,7 @@ func TestAHomeDirectoryOutsideTheWorkspaceIsNotSaved(t *testing.T) {
 
 // The runtime can read files that the agent cannot read, such as the runtime's environment. A link
 // must not put such a file into a snapshot.
-func TestLinksAreNotFollowed(t *testing.T) {
+func TestASnapshotFollowsNoSymlinksAndReadsNoNamedPipes(t *testing.T) {
 	t.Parallel()
 	from, secret := newSource(t), filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("canary"), 0o600); err != nil {

@@ -46,8 +46,8 @@ func (c *child) pass(received syscall.Signal) {
 }
 
 // end sends a signal that asks the session to end. If the session does not exit in time, the
-// supervisor kills it, even if it answers probes again. If the signal came from within the pod, the
-// kubelet would not kill the session.
+// supervisor kills it, even if it answers probes again. The supervisor cannot leave this to the
+// kubelet: if the signal came from within the pod, the kubelet does not kill the session.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {
@@ -76,12 +76,13 @@ func (c *child) writeReason(file string, status syscall.WaitStatus, memory proce
 // reason.
 func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string {
 	switch killedByOthers := status.Signal() == syscall.SIGKILL && !c.killed; {
-	case exitCode(status) == 0: // the session wrote its own message, even if it was asked to end
+	case exitCode(status) == 0: // the session wrote its own termination message, even if it was asked to end
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
 	case killedByOthers:
 		// Return no reason: the kernel or another process killed the session, and the supervisor does not
-		// know why. Missed probes (c.silent) are no proof, because missing memory can cause them.
+		// know why. Missed probes (c.silent) do not tell the reason, because a lack of memory can cause
+		// them, too.
 	case c.silent:
 		return endedAsSilent
 	}

@@ -44,8 +44,8 @@ type Change struct {
 type Changes struct {
 	// Branch and Commit are checked out.
 	Branch, Commit string
-	// Files are the files that differ from the session's first commit, including uncommitted files.
-	// They are sorted by path.
+	// Files are the files that differ from the commit at which the session started, including
+	// uncommitted files. They are sorted by path.
 	Files []Change
 
 	root *os.Root

@@ -33,8 +33,8 @@ const (
 	// A failed clone is retried after firstRetry. The delay doubles each time, up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// nameAttempts bounds the attempts for a host name that does not exist. Such a name is usually
-	// a mistake.
+	// nameAttempts limits how often the clone is tried if the host name does not exist. Such a name
+	// is usually a mistake.
 	nameAttempts = 4
 	// answerTimeout bounds how long a host may take to begin a response.
 	answerTimeout = 2 * time.Minute

@@ -129,7 +129,7 @@ func TestATokenForBitbucketMayContainTheUserName(t *testing.T) {
 	}
 }
 
-func TestATokenForAnotherProviderIsNotSplitAtAColon(t *testing.T) {
+func TestAGitLabTokenIsNotSplitAtAColon(t *testing.T) {
 	remote, err := workspace.Locate(&session.Repository{Name: "acme/site", Provider: v1alpha1.GitLab})
 	if err != nil {
 		t.Fatal(err)

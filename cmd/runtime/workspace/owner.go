@@ -64,8 +64,8 @@ func OpenOwner(workspace string, key []byte) (*Owner, error) {
 // Free reports whether no session has used the workspace.
 func (o *Owner) Free() bool { return o.known && o.session == "" }
 
-// Take records that a session uses the workspace. It returns ErrOwned if another session has used
-// it.
+// Take records that a session uses the workspace. It returns ErrOwned if another or an unknown
+// session has used the workspace.
 func (o *Owner) Take(session string) error {
 	switch {
 	case !o.known || session == "" || strings.Contains(session, "\n") || o.session != "" && o.session != session:

@@ -33,7 +33,7 @@ func OpenRecords(workspace string) (*Records, error) {
 	if errors.Is(err, fs.ErrExist) {
 		var info fs.FileInfo
 		if info, err = os.Lstat(path); err == nil && !info.IsDir() {
-			err = errors.New("it is not a directory of this session")
+			err = fmt.Errorf("%s is not a directory", RecordsDir)
 		}
 	}
 	if err == nil {

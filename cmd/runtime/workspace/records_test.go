@@ -35,7 +35,7 @@ func TestAFileOrLinkInPlaceOfTheRecordsDirectoryIsAnError(t *testing.T) {
 	}
 }
 
-func TestChangesAreComparedWithTheFirstCommit(t *testing.T) {
+func TestChangesAreComparedWithTheCommitThatWasClonedFirst(t *testing.T) {
 	dir := t.TempDir()
 	git := func(script string) string {
 		t.Helper()

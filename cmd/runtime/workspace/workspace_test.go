@@ -42,7 +42,7 @@ func prepare(t *testing.T, o workspace.Options) *workspace.Workspace {
 	return prepared
 }
 
-func TestARepositoryIsClonedAtItsBranch(t *testing.T) {
+func TestARepositoryIsClonedAtTheRequestedBranch(t *testing.T) {
 	server := gitserver.New(t)
 	server.Create(t, "private/site.git")
 	o := options(t, private(server, "feature"))

@@ -11,7 +11,7 @@ import (
 )
 
 // Linux gives outgoing connections ports from 32768 upwards. AssignPorts chooses lower ports, so
-// that no outgoing connection takes a port before its server starts.
+// that no outgoing connection takes a server's port before the server starts.
 const (
 	firstPort = 20000
 	lastPort  = 29999

@@ -20,7 +20,7 @@ type Process struct {
 	Name  string
 	Path  string
 	Args  []string
-	Env   []string      // in addition to the variables of this process
+	Env   []string      // added to the supervisor's own variables
 	Grace time.Duration // the time between SIGTERM and SIGKILL
 	Ready Probe         // polled until it succeeds; without a probe, a started process is ready
 }

@@ -33,7 +33,7 @@ func main() {
 	flag.StringVar(&o.baseURL, "base-url", "", "base URL of the model's API, if it is not the provider's default")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time limit for the whole demo")
 	flag.Parse()
-	o.key = os.Getenv("KEY") // every user of this machine can read arguments
+	o.key = os.Getenv("KEY") // not a flag, because every user of this machine can read arguments
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)

@@ -22,7 +22,7 @@ func TestWithoutAFacadeTheDemoSuggestsMakeRun(t *testing.T) {
 	}
 }
 
-func TestTheDemoEndsWithTheCommandThatOpensThePage(t *testing.T) {
+func TestTheDemoPrintsTheCommandThatOpensThePage(t *testing.T) {
 	o := options{state: ".local", facade: "http://127.0.0.1:3001", namespace: "default"}
 	open := "KUBECONFIG=.local/kubeconfig PARLEY_FACADE=http://127.0.0.1:3001 bin/kubectl-parley open --settings demo " +
 		"-n default\n"

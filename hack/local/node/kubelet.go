@@ -31,7 +31,7 @@ const (
 )
 
 // serveAPI serves a part of the kubelet API: it returns logs of pods and runs commands in pods.
-// Only the API server has access, because the API can run any command on this machine.
+// Only the API server has access, because the kubelet API can run any command on this machine.
 func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.Config, client string) {
 	config = config.Clone()
 	config.ClientAuth = tls.RequireAndVerifyClientCert

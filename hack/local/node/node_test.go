@@ -295,7 +295,7 @@ func TestCrashedProcessIsRestarted(t *testing.T) {
 	}
 }
 
-func TestDeletingAPodRemovesItsProcessAndDirectoryButNotItsClaim(t *testing.T) {
+func TestDeletingAPodRemovesItsProcessAndDirectoryButNotItsVolume(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.sessionPod("goes", "stubborn")
 	n.createWithSecret(pod)
@@ -391,7 +391,7 @@ func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-func TestFailedBindingIsRetried(t *testing.T) {
+func TestAFailedBindingOfAPodToTheNodeIsRetried(t *testing.T) {
 	for name, answers := range map[string]bool{"the request is lost": false, "the answer is lost": true} {
 		t.Run(name, func(t *testing.T) {
 			var failed atomic.Bool

@@ -61,8 +61,8 @@ func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
 	return cluster.Retry(ctx, eagerInterval, probeOf(r.seen.address, c, c.StartupProbe)) == nil
 }
 
-// checker computes the result of a probe. While the result is a failure, each call of the method
-// passes runs the probe. While it is a success, the probe runs at most once per period, and only
+// checker computes the result of a probe. While the result is a failure, each call of passes() runs
+// the probe. While the result is a success, the probe runs at most once per period, and only
 // several failures in a row (threshold) change the result.
 type checker struct {
 	ask       cluster.Probe // if nil, the result never changes

@@ -62,8 +62,8 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 	return manifests.Apply(ctx, i.Client, FieldManager, objects)
 }
 
-// isAdmins reports whether an object exists and belongs to the cluster's admin: the agent
-// catalogue, the prices of models, or a class. Install does not change such an object.
+// isAdmins reports whether an object exists and is the agent catalogue, the prices of models or a
+// class. The cluster's admin may have changed such an object, so Install does not apply it.
 func (i *Installation) isAdmins(ctx context.Context, object *unstructured.Unstructured) bool {
 	list := object.GetKind() == "ConfigMap" && (object.GetName() == v1alpha1.AgentCatalogueName ||
 		object.GetName() == v1alpha1.ModelsName)

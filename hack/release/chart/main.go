@@ -1,7 +1,7 @@
 // Command chart generates the templates of the Helm chart from the kustomizations in config/.
 // kustomize writes marks for the name prefix, the namespace and the image. This program replaces
-// the marks and all configurable fields with template expressions. Objects of an optional component
-// get a condition.
+// the marks and all configurable fields with template expressions. An {{ if }} encloses each object
+// of an optional component.
 package main
 
 import (

@@ -76,7 +76,7 @@ func (s *sheet) egress() {
 		if len(ports) == 0 {
 			return false
 		}
-		first, isPort := ports[0].(map[string]any) // an entry that is not a map is a mark
+		first, isPort := ports[0].(map[string]any) // a mark from text() is not a map
 		return isPort && fmt.Sprint(first["port"]) == port
 	}
 	for _, each := range rules {
@@ -183,7 +183,8 @@ const selectedNamespaces = `namespaceSelector:
     values: {{- toYaml . | nindent INDENT }}`
 
 // webhooks adds a namespace selector to each webhook if the release lists namespaces. If
-// cert-manager is enabled, it also adds an annotation.
+// cert-manager is enabled, webhooks also annotates the webhook configuration, so that cert-manager
+// sets its CA.
 func (s *sheet) webhooks() {
 	webhooks, _, err := unstructured.NestedSlice(s.Object, "webhooks")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestChartAPIAndChangelogHaveTheVersionOfThePrograms(t *testing.T) {
+func TestTheChartTheAPIAndTheChangelogHaveTheVersionOfThePrograms(t *testing.T) {
 	text, err := os.ReadFile(testenv.Path("config", "chart", "Chart.yaml"))
 	if err != nil {
 		t.Fatal(err)

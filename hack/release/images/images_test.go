@@ -209,7 +209,7 @@ func expectList(t *testing.T, repository name.Repository, of v1.Hash) {
 	}
 }
 
-func TestPushNeedsARegistryInTheName(t *testing.T) {
+func TestPushNeedsARegistryInTheImageName(t *testing.T) {
 	t.Parallel()
 	o := someOptions(t)
 	o.push, o.tag = true, "parley:latest"

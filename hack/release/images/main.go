@@ -131,7 +131,8 @@ func build(ctx context.Context, o options) (images, error) {
 	return built, err
 }
 
-// compile builds programs that do not depend on the machine or on the directory of the source.
+// compile builds the programs. The binaries do not depend on the build machine or on the directory
+// of the source.
 func compile(ctx context.Context, dir, architecture string, packages []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

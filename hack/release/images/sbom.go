@@ -67,7 +67,7 @@ type (
 const (
 	spdxSelf  = "SPDXRef-DOCUMENT"
 	spdxImage = "SPDXRef-Image"
-	// A constant time keeps builds reproducible.
+	// A constant timestamp keeps builds reproducible.
 	spdxCreated = "1970-01-01T00:00:00Z"
 )
 

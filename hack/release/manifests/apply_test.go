@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-func TestRejectionIsNotRetried(t *testing.T) {
+func TestARejectedWriteIsNotRetried(t *testing.T) {
 	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "UserSettings"}, "default", nil)
 	calls := 0
 	err := Persist(t.Context(), func(context.Context) error { calls++; return invalid })

@@ -20,7 +20,8 @@ func main() {
 	conversation := validator("vconversation", "conversation", "conversations",
 		admissionv1.MatchCondition{Name: "needs-code", Expression: webhook.MatchCondition()})
 	// This webhook checks the limits of every new Conversation. The API server ignores a failure of
-	// this webhook, so that users can create plain Conversations while no manager runs.
+	// this webhook. While no manager runs, users can thus create Conversations that need no other
+	// check.
 	limits := validator("vconversation-limits", "conversation", "conversations")
 	limits.ClientConfig.Service.Path = ptr.To(webhook.LimitsPath)
 	limits.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Create}

@@ -101,7 +101,7 @@ func OtherLines(from, to int) []byte {
 	return bytes.ReplaceAll(Lines(from, to), []byte("xxx"), []byte("yyy"))
 }
 
-// Journal is the name of the journal whose events Lines returns.
+// Journal is the name of the journal whose events Lines() returns.
 var Journal = NameOf(Lines(0, 1))
 
 // NameOf returns the result of session.JournalName for the last line of a text.

@@ -29,7 +29,7 @@ func (s Store) upload(t testing.TB, attempt int, id string, chunks ...string) se
 	return uploaded
 }
 
-// commit makes the snapshot the current snapshot of u.
+// commit makes the snapshot the current snapshot of the Conversation u.
 func (s Store) commit(t testing.TB, attempt int, replaces string, next session.Snapshot) error {
 	t.Helper()
 	text, err := json.Marshal(next)
@@ -74,8 +74,8 @@ func wantsError(t testing.TB, what string, err, want error) {
 	}
 }
 
-// TestSnapshots checks that a commit succeeds only if it names the current snapshot. It also checks
-// that stale attempts and invalid IDs are refused.
+// TestSnapshots checks that the commit of a new snapshot must name the stored snapshot that it
+// replaces. It also checks that stale attempts and invalid IDs are refused.
 func TestSnapshots(t *testing.T, address string) {
 	t.Helper()
 	one, other := Open(t, address), Open(t, address)

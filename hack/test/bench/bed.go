@@ -67,7 +67,7 @@ type bed struct {
 	plane      *cluster.ControlPlane // prepare
 	parley     *parley.Installation  // prepare
 	admin      *rest.Config          // connect
-	user       client.WithWatch      // createUser; has the ClusterRole "edit"
+	user       client.WithWatch      // createUser; this user has the ClusterRole "edit"
 	userPods   kubernetes.Interface  // createUser
 	token      string                // createUser; may also read metrics
 	key        string                // createSettings; session key for the facade
@@ -257,8 +257,8 @@ func (b *bed) awaitRights(ctx context.Context) error {
 	})
 }
 
-// createSettings creates the UserSettings of all Conversations, with a model that needs no key. It
-// then reads the session key, which requests to the facade need.
+// createSettings creates a SessionClass and the UserSettings of all Conversations. It then reads
+// the session key for requests to the facade.
 func (b *bed) createSettings(ctx context.Context) error {
 	if err := b.parley.Client.Create(ctx, largeClass()); err != nil {
 		return err

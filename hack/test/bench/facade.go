@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// measureFacade measures the facade's overhead. It creates the same Conversations alternately over
+// measureFacade measures the facade's overhead. It creates equal Conversations, alternately over
 // HTTP and directly with client-go.
 func measureFacade(o options, r *report) (err error) {
 	key := rand.Text() + rand.Text()

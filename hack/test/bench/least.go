@@ -85,8 +85,8 @@ type least struct {
 	made map[string]*unstructured.Unstructured // objects whose status is not written yet
 }
 
-// minimalObjects starts the baseline, which the type least describes, and returns it as a subject to measure. One
-// goroutine per client writes the statuses of the custom resources.
+// minimalObjects starts the baseline (see the type least) and returns it as a subject to measure.
+// One goroutine per client writes the statuses of the custom resources.
 func (b *bed) minimalObjects(ctx context.Context, clients int) (subject, error) {
 	if err := b.createLeast(ctx); err != nil {
 		return subject{}, err

@@ -101,8 +101,8 @@ func (b *bench) httpCreator(key string) operation {
 	}
 }
 
-// directCreator returns an operation that creates the same object as the facade, but directly in
-// the API server. It has the facade's rights.
+// directCreator returns an operation that creates the object that the facade would create, but
+// directly in the API server and with the facade's rights.
 func (b *bench) directCreator() (operation, error) {
 	kind := v1alpha1.SchemeGroupVersion.WithKind("Conversation")
 	conversations, err := dynamic.NewForConfig(b.env.AsFacade)

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// contender is one of the systems that the benchmarks "burst" and "cold" compare. The field plan
+// contender is one of the systems that the benchmarks "burst" and "cold" compare. Its plan
 // describes its clusters.
 type contender struct {
 	name    string

@@ -85,8 +85,8 @@ type warmResult struct {
 	asked map[string]int
 }
 
-// measureWarm measures starts from each pool, in several rounds. In a round, objects take all warm
-// pods of a full pool two times: first one at a time, and then several at a time.
+// measureWarm measures starts from each pool, in several rounds. Each round uses up a full pool two
+// times: first with one start at a time, and then with several starts at a time.
 func measureWarm(ctx context.Context, o options, r *report) error {
 	of := map[string][]warmResult{}
 	for turn := range o.turns {

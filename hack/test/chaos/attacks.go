@@ -77,7 +77,7 @@ func (t *tenant) cycle(ctx context.Context, o client.Object) error {
 	return err
 }
 
-// largeTools returns a configuration of tool servers whose size is about 1 MiB.
+// largeTools returns a tool server configuration of about 1 MiB.
 func largeTools() *v1alpha1.MCPConfig {
 	value := strings.Repeat("x", 4096)
 	config := &v1alpha1.MCPConfig{}
@@ -177,7 +177,7 @@ func forgeSessionSecret(ctx context.Context, t *tenant, n int) error {
 		return err
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: tenantName, Name: secret.Name}}
-	return client.IgnoreNotFound(t.api.Delete(ctx, pod)) // the next attempt uses the forged Secret
+	return client.IgnoreNotFound(t.api.Delete(ctx, pod)) // the manager then reads the forged Secret for a new pod
 }
 
 func forgeStatus(ctx context.Context, t *tenant, _ int) error {

@@ -36,7 +36,8 @@ type found struct {
 	secrets       map[types.NamespacedName]*corev1.Secret
 	podsOf        map[types.UID]*corev1.Pod // keyed by the UID of the Conversation
 	class         *v1alpha1.SessionClass
-	// children are the objects that Parley creates for its own kinds.
+	// uids contains the UIDs of all found objects. children are the found objects that are neither
+	// Conversations nor UserSettings.
 	uids     map[types.UID]bool
 	children []client.Object
 	// running is the number of running sessions by user.
@@ -140,8 +141,8 @@ func (w *world) problems(f *found) (all []problem) {
 		all = append(all, t.problems(f)...)
 	}
 	for key, c := range f.conversations {
-		// If the creation of a Conversation got no response, its client may not know its name. The
-		// first message of the Conversation then shows which request created it.
+		// If the creation of a Conversation got no response, the client may not know the
+		// Conversation's name. The first message then shows which request created the Conversation.
 		t := markers[c.Namespace+ptr.Deref(c.Spec.InitialUserMsg, "")]
 		if !known[key] && (t == nil || t.name != "" || !t.exists.has(true)) {
 			all = append(all, problem{checkOnce, fmt.Sprintf("%s exists, but no client created it", key)})

@@ -97,7 +97,7 @@ func newHTTPFrontend(url, key string, r *report) *httpFrontend {
 	return &httpFrontend{url: url, key: key, client: &http.Client{Timeout: callTimeout}, report: r}
 }
 
-// send sends a request, and checks the response for keys.
+// send sends a request, and checks that the response contains no keys.
 func (f *httpFrontend) send(ctx context.Context, method, path string, body any, idempotencyKey string) (answer,
 	[]byte) {
 	text, err := json.Marshal(body)

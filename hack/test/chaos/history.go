@@ -118,7 +118,7 @@ func (i *installation) readAll(ctx context.Context, h *history) error {
 	if err != nil {
 		return err
 	}
-	read := map[string]bool{"/apis/events.k8s.io/v1/events": true} // the same objects as in v1
+	read := map[string]bool{"/apis/events.k8s.io/v1/events": true} // the same objects as in /api/v1/events
 	for path, last := range endMarkers() {
 		read[path] = true
 		if err := i.readHistory(ctx, raw, path, last, h); err != nil {

@@ -41,13 +41,13 @@ const (
 	maxRatio = 2
 )
 
-// measureHostileTenant measures the users' times. It alternates between phases without attacks and
-// phases with attacks of a hostile tenant. The tenant's objects and idle sessions stay between its
-// attacks. Sessions are real processes, and their model is a stub. In a cluster, three groups would
-// have processors and disks of their own: the tenant's clients and sessions, the users' clients and
-// sessions, and the control plane with Parley. Here all files are in memory, and the CPU time is
-// divided: the users' clients and sessions get the largest share, and the tenant's clients and
-// sessions get only idle CPU time.
+// measureHostileTenant measures how long users wait for responses, running sessions and answers. It
+// alternates between phases without attacks and phases with attacks of a hostile tenant. The
+// tenant's objects and idle sessions stay between its attacks. Sessions are real processes, and
+// their model is a stub. In a cluster, three groups would have processors and disks of their own:
+// the tenant's clients and sessions, the users' clients and sessions, and the control plane with
+// Parley. Here all files are in memory, and the CPU time is divided: the users' clients and
+// sessions get the largest share, and the tenant's clients and sessions get only idle CPU time.
 func measureHostileTenant(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) (err error) {
 	i, err := install(ctx, o, dir, r)
@@ -57,8 +57,8 @@ func measureHostileTenant(ctx context.Context, o options, dir string, r *report,
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
-	// Put this process into a CPU group, because it contains the users' clients and starts the users'
-	// sessions. The control plane and Parley already run, so they stay outside of the group.
+	// This process contains the users' clients and starts the users' sessions, so put it into a CPU
+	// group. The control plane and Parley already run, so they stay outside of the group.
 	users, err := newFirstGroup(os.Getpid())
 	if err != nil {
 		return err
@@ -151,7 +151,8 @@ func startNode(ctx context.Context, config *rest.Config, o node.Options) (stop f
 
 func (i *installation) sessionProgram() string { return filepath.Join(i.binDir, "supervisor") }
 
-// withMemoryLimit gives a process the memory limit of its container, as the manifests do.
+// withMemoryLimit sets GOMEMLIMIT to 95% of the memory limit of the process's container, as the
+// manifests do.
 func (i *installation) withMemoryLimit(name string, process cluster.Process) cluster.Process {
 	limits := i.parley.Limits(name)
 	process.Env = append(process.Env, fmt.Sprintf("GOMEMLIMIT=%d000000", limits.Memory().Value()>>20))

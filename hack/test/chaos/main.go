@@ -58,7 +58,7 @@ type options struct {
 	killing context.Context
 }
 
-// perKill is the time that each kill adds to the limit of the run. It is long, because restarting
+// perKill is the time that each kill adds to the limit of the run. Restarts are slow, because all
 // processes share a small machine.
 const perKill = 12 * time.Second
 

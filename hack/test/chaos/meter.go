@@ -23,7 +23,7 @@ const (
 	unlimitedRequests = 1 << 30
 )
 
-// meter is a stub of a model that counts its calls, as a provider does for its invoice.
+// meter is a stub of a model. It counts the calls that it gets, as a provider does for an invoice.
 type meter struct {
 	*scriptedmodel.Server
 

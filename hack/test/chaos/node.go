@@ -20,7 +20,7 @@ const (
 )
 
 // startKubelet starts a fake kubelet. It reports sessions as running, and some of them as completed
-// after workTime. It also answers the Binds of warm pods.
+// after workTime. With a warm pool, it also answers the Bind requests to warm pods.
 func startKubelet(ctx context.Context, c client.WithWatch, o options, bound *binds) (*fakekubelet.Kubelet, error) {
 	k := fakekubelet.Options{Client: c, Node: "stub", Pods: ofSessions, Workers: 4, PodIP: "127.0.0.1", EndFirst: true,
 		Lifetime: bound.lifetime}

@@ -73,7 +73,7 @@ const (
 )
 
 // spendMoney lets sessions spend until their calls are refused. Then it kills archives, facades and
-// sessions, and changes the month, while the sessions continue to spend.
+// sessions, and changes the month, while the sessions get more messages.
 func spendMoney(ctx context.Context, o options, dir string, r *report, out io.Writer,
 	say func(format string, args ...any)) error {
 	i, err := install(ctx, o, dir, r)

@@ -74,8 +74,8 @@ func runTenant(ctx context.Context, options string, in io.Reader, out io.Writer)
 	script := newTenantScript()
 	model := httptest.NewServer(script)
 	defer model.Close()
-	// The tenant reaches the facades through its own service. The service of the users runs in the
-	// process that measures the users. The tenant's requests must not occupy that process.
+	// The tenant reaches the facades through its own load balancer. The load balancer of the users
+	// runs in the process that measures the users. The tenant's requests must not occupy that process.
 	facades, err := serve("127.0.0.1:0", o.Facades...)
 	if err != nil {
 		return err

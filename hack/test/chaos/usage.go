@@ -31,12 +31,13 @@ type usage struct {
 
 	mu    sync.Mutex
 	phase string
-	part  int                         // counts the calls of enter
+	part  int                         // counts the calls of enter()
 	of    map[[2]string][]usageSample // keyed by phase and process
 }
 
 // usageSample contains the memory of a process in bytes, and the CPU time in seconds since its
-// start. The CPU time between two samples counts only if both have the same value of part.
+// start. The CPU time between two samples counts only if no phase began between them, so that both
+// have the same value of part.
 type usageSample struct {
 	at          time.Time
 	part        int
@@ -103,8 +104,8 @@ func sampleUsage(pid int) (usageSample, error) {
 	if err != nil {
 		return s, err
 	}
-	// The file contains "pid (name) state …". The name may contain ")". The fields 14 and 15 of the
-	// file are utime and stime.
+	// The file stat contains "pid (name) state …", and the name may contain ")". The slice fields
+	// begins with field 3 of the file, the state. Fields 14 and 15 of the file are utime and stime.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	_, memory, _ := strings.Cut(string(status), "RssAnon:")
 	var user, system, kib float64

@@ -28,7 +28,7 @@ const (
 	bindDelay = 150 * time.Millisecond
 	// Of bindsPerFault Binds, one on average gets no answer, and one more gets an error.
 	bindsPerFault = 20
-	// maxRestarts is smaller than the number of restarts that the class allows.
+	// maxRestarts limits the restarts of a session's container. The class allows more restarts.
 	maxRestarts     = 3
 	maxRestartPause = 2 * time.Second
 )
@@ -157,9 +157,10 @@ func (b *binds) restarted(conversation types.UID) int {
 	return b.restarts[conversation]
 }
 
-// check reports three violations: Binds of one attempt to several pods, Binds of several sessions
-// to one pod, and Binds to a pod that the session does not own. The map owners contains the
-// Conversations that owned each pod.
+// check reports these violations: Binds of one attempt to several pods, Binds of several attempts
+// to one pod, a Bind to a pod that the session never owned, and a pod that several sessions owned.
+// It also reports a run without Binds. The map owners contains the Conversations that owned each
+// pod.
 func (b *binds) check(owners map[types.UID]map[types.UID]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

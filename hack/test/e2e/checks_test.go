@@ -11,7 +11,7 @@ import (
 func TestASessionOverHTTPClonesARepositoryAndEnds(t *testing.T)           { check(t, conversationOverHTTP) }
 func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T)  { check(t, shippedAgent) }
 func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)         { check(t, readFromArchive) }
-func TestSecretsAreNotInTheProcessListLogsOrOtherObjects(t *testing.T)    { check(t, secretsStayHidden) }
+func TestSecretsAreNotInTheProcessListOrLogsOrOtherObjects(t *testing.T)  { check(t, secretsStayHidden) }
 func TestTheVariablesOfAContainerImageDoNotDivertKeys(t *testing.T)       { check(t, imageVariables) }
 func TestAnAgentCannotChangeRecordedCostsByRewritingFiles(t *testing.T)   { check(t, rewriteFiles) }
 func TestARestrictedNamespaceRefusesOnlyPrivilegedPods(t *testing.T)      { check(t, restrictedNamespace) }
@@ -45,7 +45,7 @@ func TestAHundredIdleSessionsAreMeasured(t *testing.T)                    { chec
 // These checks install and remove Parley, so they run last.
 
 func TestAnUpgradeDoesNotDisturbRunningSessions(t *testing.T)           { check(t, upgrade) }
-func TestRemovalLeavesOnlyTheCRDsAndUsersObjects(t *testing.T)          { check(t, removal) }
+func TestRemovingParleyLeavesOnlyCRDsAndObjectsOfUsers(t *testing.T)    { check(t, removal) }
 func TestTheHelmChartCanBeInstalledUpgradedAndUninstalled(t *testing.T) { check(t, helmChart) }
 func TestTheInstallGuideWorksAsWritten(t *testing.T)                    { check(t, installAsDocumented) }
 

@@ -41,8 +41,8 @@ func (t *t) newNamespace() string {
 	return ns.Name
 }
 
-// cleanUp deletes the objects of a check. If the check failed, it first writes their descriptions
-// to the logs.
+// cleanUp deletes the objects of a check. If the check failed, cleanUp first writes descriptions of
+// the objects to the logs.
 func (t *t) cleanUp() {
 	if t.namespace == "" {
 		return

@@ -159,7 +159,7 @@ func rememberHost(cache string) (*host, error) {
 	return h, cluster.WritePrivate(h.file, content)
 }
 
-// restore undoes the changes that the run made outside its namespaces.
+// restore undoes the changes that the run made outside its Linux namespaces.
 func (h *host) restore() error {
 	errs := []error{os.RemoveAll(h.State)}
 	for name, value := range h.Sysctls {

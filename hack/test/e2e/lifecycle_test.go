@@ -87,8 +87,8 @@ func agentKilledForMemory(t *t) {
 		s.InitialUserMsg = ptr.To(writerMessage)
 	})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
-	// Some kernels kill all processes of the container, not only the agent. The session is then
-	// restarted, and its work counts as interrupted.
+	// If the memory is full, some kernels kill all processes of the container, not only the agent.
+	// The session is then restarted, and its work counts as interrupted.
 	if !strings.Contains(c.Status.Message, "OOMKilled") && c.Status.LastRestart != "OOMKilled" {
 		t.Errorf("the message does not name memory as the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
 	}

@@ -12,21 +12,21 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// runInNamespaces runs this program as the first process of new namespaces. When it ends, the
-// kernel kills all processes in the namespaces and removes their mounts.
+// runInNamespaces runs this program as the first process of new Linux namespaces. When that process
+// ends, the kernel kills all processes in the namespaces and removes their mounts.
 func runInNamespaces(ctx context.Context, o options) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	// The flags added here replace equal flags in os.Args, because the last value of a flag counts.
+	// These flags replace flags of the same name in os.Args, because the last value of a flag counts.
 	cmd := exec.Command(self, append(os.Args[1:], "--stage="+stageInit, "--state="+o.state)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
 			syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
-		// A process in its own group does not get Ctrl-C from the terminal. If this process is
-		// killed, the kernel kills the child.
+		// The child has its own process group, so it does not get Ctrl-C from the terminal. If its
+		// parent is killed, the kernel kills the child.
 		Setpgid: true, Pdeathsig: syscall.SIGKILL,
 	}
 	if err := cluster.StartOnLastingThread(cmd); err != nil {
@@ -41,7 +41,7 @@ func runInNamespaces(ctx context.Context, o options) error {
 		}
 		return nil
 	case <-ctx.Done():
-		// No process in the namespaces needs a graceful shutdown.
+		// No process in these Linux namespaces needs a graceful shutdown.
 		_ = cmd.Process.Kill()
 		<-ended
 		return errors.New("interrupted")

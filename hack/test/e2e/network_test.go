@@ -23,7 +23,7 @@ func makeNetwork(ctx context.Context) error {
 	for _, command := range []string{
 		"ip link set lo up",
 		"ip address add " + nodeAddress + "/32 dev lo",
-		"ip route add " + serviceRange + " dev lo", // necessary without a default route
+		"ip route add " + serviceRange + " dev lo", // necessary, because there is no default route
 	} {
 		words := strings.Fields(command)
 		if output, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {

@@ -161,7 +161,7 @@ func (n *inside) startScheduler(ctx context.Context) error {
 	})
 }
 
-// kubeletSettings contains the kubelet settings that checks change.
+// kubeletSettings contains the kubelet settings that a check can change.
 type kubeletSettings struct {
 	minDisk   string // the kubelet evicts pods if its disk has less free space than this
 	shutdowns string // grace periods by pod priority; if empty, the kubelet ignores node shutdowns

@@ -94,7 +94,7 @@ func (o *options) run(ctx context.Context, m *testing.M) error {
 	return runOutside(ctx, *o)
 }
 
-// runOutside downloads and builds everything that needs the network, runs the cluster in
+// runOutside downloads and builds everything that needs the network, runs the cluster in Linux
 // namespaces, and restores the machine.
 func runOutside(ctx context.Context, o options) (err error) {
 	began := time.Now()

@@ -113,8 +113,7 @@ func (f *Facade) Kill() {
 }
 
 // FreeAddress returns an unused loopback address with a random host. The host is not 127.0.0.1,
-// because outgoing connections use ports of 127.0.0.1, and one of them could take the port before
-// the caller listens on it.
+// because an outgoing connection could take a port of 127.0.0.1 before the caller listens on it.
 func FreeAddress() string {
 	host := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))

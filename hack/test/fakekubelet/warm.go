@@ -28,8 +28,8 @@ type WarmPods struct {
 	Address string
 	// Delay is the time that a session takes to become ready after its first Bind.
 	Delay time.Duration
-	// Answer chooses the answer to a valid Bind: the pod's key decrypts it, and it is not a conflict.
-	// If Answer is nil, the stub accepts every valid Bind.
+	// Answer chooses the answer to a Bind that the pod's key decrypts and that is not a conflict. If
+	// Answer is nil, the stub accepts every such Bind.
 	Answer func(pod types.NamespacedName, uid types.UID, bind *session.Bind) Answer
 	// Conflict, if set, is called for each Bind to a pod that is bound to another session or
 	// attempt.

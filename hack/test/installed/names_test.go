@@ -21,7 +21,7 @@ var renamed = map[string]string{
 	".": "resources: [CONFIG/default]\nnamespace: elsewhere\nnamePrefix: x-\nnameSuffix: -y",
 }
 
-func TestParleyWorksWithOtherNamesAndItsFacadeStaysRestricted(t *testing.T) {
+func TestParleyWorksIfItsObjectsAreRenamedAndItsFacadeStaysRestricted(t *testing.T) {
 	i := install(t, renamed)
 	if i.user("facade") != "system:serviceaccount:elsewhere:x-parley-facade-y" {
 		t.Fatalf("the facade's account is %s", i.user("facade"))

@@ -84,8 +84,8 @@ func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 	if got := f.awaitReceived(t, 1); got[0].Action != "POST /api/conversations/c/message" {
 		t.Errorf("received %v", got)
 	}
-	// Keys must not answer the question even if its buttons are enabled, or if no element has the
-	// focus.
+	// While the message box or no element has the focus, keys must not answer the question, even if
+	// the question's buttons are enabled.
 	b.sees(answerable)
 	b.types(" y\r")
 	f.awaitReceived(t, 2)
@@ -115,7 +115,7 @@ func TestThePageApprovesOnlyOneQuestionDespiteRepeatedInput(t *testing.T) {
 			}
 			for range 2 {
 				b.do(chromedp.MouseClickXY(at[0], at[1]))
-				time.Sleep(250 * time.Millisecond) // as long as a person pauses
+				time.Sleep(250 * time.Millisecond) // like a person's pause between two clicks
 			}
 		},
 		"keyboard": func(b *browser) {

@@ -266,7 +266,7 @@ func (p *person) answers(t *testing.T, id string) (count int) {
 	return count
 }
 
-// The page and the terminal must call the action a deletion or a move, and show all its files.
+// The page and the terminal must label the action as a deletion or a move, and show all its files.
 func TestThePageShowsAllFilesOfADeletionOrMove(t *testing.T) {
 	addRemover(t)
 	ada := newPerson(t, map[string]any{"confirmation_mode": true, "agent": "Remover"})

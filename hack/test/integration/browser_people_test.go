@@ -116,9 +116,9 @@ func TestThePageLetsAPersonChooseSettings(t *testing.T) {
 	b.checkErrors()
 }
 
-// The tabs share a cookie, which names the chosen settings. After the user chooses another team in
-// one tab, the messages of the other tab must still go to its own team. This holds even if both
-// teams have a conversation with the same name.
+// The tabs share a cookie, which names the chosen settings. After the user chooses the settings
+// of another team in one tab, the messages of the other tab must still go to the first team. This
+// holds even if both teams have a conversation with the same name.
 func TestThePageKeepsTheSettingsOfEachTab(t *testing.T) {
 	f := newStubFacade(t)
 	f.list = func(url.Values) []map[string]any { return nil }

@@ -87,8 +87,8 @@ func newTab(parent context.Context, t *testing.T, host string) *browser {
 	return b
 }
 
-// watchEvents passes each event of one type to the function wrong. If wrong returns a text,
-// checkErrors reports this text.
+// watchEvents calls wrong() with each event of one type. If wrong() returns a text, checkErrors
+// reports this text.
 func watchEvents[E any](b *browser, of cdp.Event[E], wrong func(E) string) {
 	events := chromedp.Events(b.ctx, of)
 	go func() {

@@ -265,7 +265,7 @@ func get(t *testing.T, address string, cookies ...*http.Cookie) (code int, answe
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	_ = json.NewDecoder(response.Body).Decode(&answer) // a document of a failed sign-in is not JSON
+	_ = json.NewDecoder(response.Body).Decode(&answer) // a failed sign-in returns HTML, not JSON
 	return response.StatusCode, answer
 }
 

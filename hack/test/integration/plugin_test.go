@@ -17,7 +17,7 @@ func (p *person) plugin(t *testing.T, in io.Reader, args ...string) (string, err
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	if args = append(args, "-n", p.namespace); args[0] != "status" { // status does not use the facade
+	if args = append(args, "-n", p.namespace); args[0] != "status" { // without a login, status does not use the facade
 		args = append(args, "--facade", p.url)
 	}
 	command := exec.CommandContext(ctx, program("kubectl-parley"), args...)

@@ -58,9 +58,10 @@ const addHook = `mkdir -p .git/hooks && printf '%s\n' '#!/bin/sh' 'for p in /pro
 	`case $(tr "\0" "\n" < $p/cmdline | head -n 1) in */supervisor|*/runtime) ;; *) cat $p/environ $p/cmdline; esac; ` +
 	`done > ../processes 2> /dev/null' 'exit 0' > .git/hooks/pre-push && chmod +x .git/hooks/pre-push`
 
-// checkHook is a command that searches the hook's file for git-remote-http, the process with which
-// git pushes. It then removes the hook. The file also contains the text of checkHook, in the
-// command line of the agent's shell. Because of its brackets, the pattern does not match this text.
+// checkHook is a command that looks for git-remote-http, the process with which git pushes, in the
+// file that the hook wrote. If it finds the process, it removes the hook. The file also contains
+// the text of checkHook, in the command line of the agent's shell. Because of its brackets, the
+// pattern does not match this text.
 const checkHook = `tr '\0' ' ' < ../processes | grep -q 'remote-[h]ttp' && rm .git/hooks/pre-push && echo copied`
 
 func TestTheAgentOpensAPullRequestOnGitea(t *testing.T) {

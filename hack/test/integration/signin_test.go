@@ -84,7 +84,7 @@ func TestPeopleSignInWithOpenIDInABrowser(t *testing.T) {
 	if _, answer := get(t, o.facade+"/api/session", stolen); answer["person"] != nil {
 		t.Errorf("after the sign-out, a copy of the cookie is of %v", answer["person"])
 	}
-	other.waitForText("Sign in with your organisation") // the session at the provider has not ended yet
+	other.waitForText("Sign in with your organisation") // although the session at the provider has not ended yet
 	ada.do(chromedp.Navigate(o.facade + "/"))
 	ada.waitForText("Sign in with your organisation")
 }
@@ -133,7 +133,7 @@ func TestAnOpenIDSignInCannotBeReplayed(t *testing.T) {
 	b.do(chromedp.Navigate(used))
 	b.sees("document.body.innerText.includes('used')")
 	b.do(chromedp.Navigate(o.facade + "/"))
-	b.waitForText("oidc:ada@example.com") // the sign-in is not disturbed
+	b.waitForText("oidc:ada@example.com") // the replays did not end the sign-in
 }
 
 func TestThePageRenewsAnExpiredOpenIDSignIn(t *testing.T) {
@@ -236,7 +236,7 @@ func TestPeopleSignInWithOpenIDOverTheDeviceFlow(t *testing.T) {
 		refused(bob, "not found", command, "talk")
 		refused(bob, "may not use these settings", command, "talk", "--settings="+settings.Namespace+"/"+settings.Name)
 	}
-	run(bob, "", "started", "start", "talk", "--message=Work.") // another team may use the same name
+	run(bob, "", "started", "start", "talk", "--message=Work.") // another team may use the same conversation ID
 
 	var all sync.WaitGroup
 	for range 5 {

@@ -18,8 +18,7 @@ import (
 )
 
 // trustingClient returns a client that trusts only the manager's authority. The server's
-// certificate must be valid for the given name. If the name is empty, it must be valid for the
-// URL's host.
+// certificate must be valid for the given name or, if the name is empty, for the URL's host.
 func trustingClient(t *testing.T, name string) *http.Client {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(suite.SigningKeyDir, session.AuthorityCertificates))

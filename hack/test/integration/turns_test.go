@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// turnTimeout is the longest time until the status may show the outcome of a turn.
+// turnTimeout is the maximum time until the status shows the outcome of a turn.
 const turnTimeout = 5 * time.Second
 
 // awaitTurn waits until the status shows this outcome and its message contains the text. An empty

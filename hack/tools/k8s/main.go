@@ -70,7 +70,7 @@ func serve(newCommand func() *cobra.Command) func() {
 }
 
 // runKubectl does the same as kubectl's own main function. The verbosity must be set first, because
-// NewDefaultKubectlCommand already reads plugins and .kuberc.
+// NewDefaultKubectlCommand already writes logs when it handles plugins and .kuberc.
 func runKubectl() {
 	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {

@@ -3,7 +3,7 @@ import { downloadOf, get, pathOf, post } from './api.js';
 import { diffTable } from './difflines.js';
 import { action, h, linkTo, notice, problem, show } from './render.js';
 
-const words = { M: 'Modified', A: 'Added', D: 'Deleted', R: 'Renamed', U: 'New' };
+const words = { M: 'Modified', A: 'Added', D: 'Deleted', R: 'Renamed', U: 'Untracked' };
 const opened = 20; // number of files whose diff is loaded at once; other diffs load when the user opens them
 
 export async function showChanges(place, item, signal) {

@@ -16,7 +16,7 @@ function groupsOf(stored, lists) {
     all[name] = make(label, { name, value: stored[name], set: stored[`${name}_set`], help: note, ...options });
     return all[name];
   };
-  const mixed = (name) => inherited(name) && h('p', { class: 'help' }, 'Some of these entries are inherited from your team. They cannot be removed here.');
+  const mixed = (name) => inherited(name) && h('p', { class: 'help' }, 'Some of these entries are inherited from your team. The inherited entries cannot be removed here.');
   const choice = field((label, { options, ...more }) => fields.choice(label, options, more));
   const [text, number, key, check, maybe] = [fields.text, fields.number, fields.key, fields.check, fields.maybe].map(field);
   const groups = [

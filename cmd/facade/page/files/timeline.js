@@ -23,7 +23,7 @@ function picture(address) {
 
 function message(event, text) {
   const from = event.source === 'user' ? 'user' : 'agent';
-  return h('article', { class: `message ${from}`, id: `event-${event.id}`, 'aria-label': `Message: ${named[from]}` },
+  return h('article', { class: `message ${from}`, id: `event-${event.id}`, 'aria-label': `Message from ${named[from]}` },
     h('header', null, named[from], ' ', h('time', { datetime: `${event.timestamp}Z` }, new Date(`${event.timestamp}Z`).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' }))),
     markdown(text || ''), (event.args?.image_urls || []).map(picture));
 }
@@ -76,7 +76,7 @@ export class Timeline {
   // announce shows the first message of a session that has no events yet.
   announce(text) {
     if (!text || this.first || this.entries.querySelector('.message.user')) return;
-    this.first = h('article', { class: 'message user', 'aria-label': 'Message: You' }, h('header', null, 'You'), markdown(text));
+    this.first = h('article', { class: 'message user', 'aria-label': 'Message from You' }, h('header', null, 'You'), markdown(text));
     this.entries.prepend(this.first);
   }
 

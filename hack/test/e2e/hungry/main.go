@@ -3,7 +3,8 @@ package main
 
 import "os"
 
-// enough exceeds the memory limit of a session. If no limit applies, the program ends successfully.
+// enough is a number of bytes that exceeds the memory limit of a session. If no limit applies, the
+// program ends successfully.
 const enough = 4 << 30
 
 func main() {
