@@ -27,6 +27,9 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 		return start.blocked, nil
 	case v.Pod == lifecycle.NeedPod && start != nil:
 		err = r.start(ctx, o.Conversation, &start.Start)
+		if err != nil && blockerOf(err) == nil {
+			r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordFailure(o.Now) })
+		}
 		if isRefusal(err) {
 			r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordRefusal(o.Conversation, err, o.Now) })
 			r.warmPause.note(client.ObjectKeyFromObject(o.Conversation), exceedsQuota(err), o.Now)
@@ -81,6 +84,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err == nil {
 		r.memory.update(c, func(m *memoryEntry) {
 			m.podAttempt, m.podCreated, m.refusal = lifecycle.Attempt(c.Status), r.clock.Now(), refusal{}
+			m.failures = 0
 		})
 	}
 	return err

@@ -115,6 +115,9 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	if !inputsFirst && !r.enterQueue(o, o.class) {
 		return nil, nil
 	}
+	if wait := r.memory.get(c).backoff(o.Now); wait > 0 {
+		return &prepared{retryIn: wait}, nil
+	}
 	if r.starts.Enter(queueSession(c), ptr.To[int32](maxStarts), 0) != 0 {
 		return &prepared{waits: true}, nil
 	}
@@ -132,6 +135,7 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 		r.memory.turns.giveBack(user)
 	}
 	if err != nil {
+		r.memory.update(c, func(m *memoryEntry) { m.recordFailure(o.Now) })
 		return nil, err
 	}
 	if start.missing != o.missing {

@@ -245,8 +245,11 @@ func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1
 	r.notePods(o)
 	verdict := lifecycle.Judge(o.Observation)
 	if verdict.NeedsStart(o.Observation) {
-		if start, err = r.admit(ctx, &o); err != nil || start != nil && start.waits {
-			return reconcile.Result{}, err // r.starts requeues a session that waits
+		if start, err = r.admit(ctx, &o); err != nil {
+			return reconcile.Result{}, err
+		}
+		if start.isPostponed() {
+			return reconcile.Result{RequeueAfter: start.retryIn}, nil // r.starts requeues a session that waits
 		}
 		verdict = lifecycle.Judge(o.Observation)
 	}

@@ -37,6 +37,10 @@ type memoryEntry struct {
 	podAttempt int32
 	podCreated time.Time
 	refusal    refusal
+	// failures is the number of starts in a row that failed with an error. The last one failed at
+	// failedAt.
+	failures int
+	failedAt time.Time
 	// missing is the name of the Secret or ConfigMap that was missing at the last attempt to start
 	// the session.
 	missing string
@@ -65,7 +69,7 @@ func (m *memory) update(c *v1alpha1.Conversation, change func(*memoryEntry)) {
 	entry := m.get(c)
 	change(&entry)
 	if !entry.created && entry.staleVersion == "" && entry.podAttempt == 0 && entry.refusal.err == nil &&
-		entry.missing == "" {
+		entry.failures == 0 && entry.missing == "" {
 		m.forget(client.ObjectKeyFromObject(c))
 		return
 	}
@@ -94,6 +98,28 @@ func (r *memoryEntry) recordRefusal(c *v1alpha1.Conversation, err error, now tim
 		first = last.first
 	}
 	r.refusal = refusal{err, c.Generation, first, now}
+}
+
+// firstBackoff is the delay after a failed start. Each further failure doubles the delay, up to
+// lastBackoff.
+const (
+	firstBackoff = 5 * time.Millisecond
+	lastBackoff  = 30 * time.Second
+)
+
+// recordFailure counts a failed start. The work queue counts failures, too, but it forgets them when
+// a session waits for other starts of its user.
+func (r *memoryEntry) recordFailure(now time.Time) {
+	r.failures, r.failedAt = r.failures+1, now
+}
+
+// backoff returns the remaining delay before the next start.
+func (r memoryEntry) backoff(now time.Time) time.Duration {
+	if r.failures == 0 {
+		return 0
+	}
+	delay := min(firstBackoff<<min(r.failures-1, 20), lastBackoff)
+	return r.failedAt.Add(delay).Sub(now)
 }
 
 // retryTurns limits the retries of refused sessions. A user may have many refused sessions, and each

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,7 +33,12 @@ type prepared struct {
 	paused bool
 	// waits is set while maxStarts other sessions of the user start.
 	waits bool
+	// retryIn is the remaining delay after failed starts; zero if there is none.
+	retryIn time.Duration
 }
+
+// isPostponed reports whether the session must not start in this reconcile.
+func (p *prepared) isPostponed() bool { return p != nil && (p.waits || p.retryIn > 0) }
 
 // prepare reads the values that are needed to start a session. An attempt that replaces a lost pod
 // reuses the values of the previous attempt. Any other attempt uses the current settings.
@@ -164,7 +170,7 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, user *v1alpha1.Us
 	doc.Requested = session.Requested{MaxIterations: settings.MaxIterations,
 		MaxBudgetPerTask: settings.MaxBudgetPerTask, ExposeGitTokenToAgent: settings.ExposeGitTokenToAgent}
 	if agent != nil {
-		doc.Models, start.unready, err = g.models(ctx, settings, start.Class)
+		doc.Models, start.unready, err = g.models(ctx, start.Settings, start.Class)
 		if start.unready != nil || err != nil {
 			return start, err
 		}
