@@ -73,7 +73,7 @@ func (g *gatherer) models(ctx context.Context, settings *v1alpha1.UserSettingsSp
 	if client.IgnoreNotFound(err) != nil {
 		return nil, nil, fmt.Errorf("read the model prices: %w", err)
 	}
-	bound := "UserSettings spec.maxBudgetPerTask"
+	bound := "maxBudgetPerTask of the UserSettings or of SessionClass " + class.Name
 	if class.Spec.Spend != nil {
 		bound = "the spending limits of SessionClass " + class.Name
 	}

@@ -280,7 +280,7 @@ func (r *modelReconciler) notAllowed(ctx context.Context, c *v1alpha1.Conversati
 		return blocker, nil
 	}
 	settings = c.Spec.EffectiveSettings(settings)
-	models, blocker, err := r.models(ctx, settings, class)
+	models, blocker, err := r.models(ctx, class.WithDefaults(settings), class)
 	return cmp.Or(blocker, class.SpendNotAllowed(settings, models, r.options.ArchiveURL)), err
 }
 

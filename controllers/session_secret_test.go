@@ -114,8 +114,11 @@ func TestModelPricesReachTheSession(t *testing.T) {
 		Data: map[string]string{"coder": "command: [coder]"}})
 	free, bound := userSettings(ns, "free"), userSettings(ns, "bound")
 	free.Spec.Agent, bound.Spec.Agent, bound.Spec.MaxBudgetPerTask = ptr.To("coder"), ptr.To("coder"), ptr.To("1.50")
-	create(t, free, bound)
-	for _, name := range []string{"free", "bound"} {
+	ofClass := userSettings(ns, "of-class") // the class sets the budget
+	ofClass.Spec.Agent, ofClass.Spec.SessionClassName = ptr.To("coder"), ptr.To(createClass(t, ns,
+		v1alpha1.SessionClassSpec{MaxBudgetPerTask: ptr.To("1.50")}))
+	create(t, free, bound, ofClass)
+	for _, name := range []string{"free", "bound", "of-class"} {
 		create(t, makeConversation(ns, name).With(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = name }).Obj())
 	}
 	models := func(name string) session.Models {
@@ -135,9 +138,11 @@ func TestModelPricesReachTheSession(t *testing.T) {
 	if got := models("free"); len(got) != 1 || got["good"] != (session.Model{Input: "1", Output: "2.5"}) {
 		t.Errorf("the session has %+v", got)
 	}
-	c := awaitState(t, ns, "bound", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
-	if !strings.Contains(c.Status.Message, `ours: model bad: "much" is not a price`) {
-		t.Errorf("message %q", c.Status.Message)
+	for _, name := range []string{"bound", "of-class"} {
+		c := awaitState(t, ns, name, v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+		if !strings.Contains(c.Status.Message, `ours: model bad: "much" is not a price`) {
+			t.Errorf("%s: message %q", name, c.Status.Message)
+		}
 	}
 	change(t, prices, func(m *corev1.ConfigMap) { m.Data["ours"] = "good: {input: 1, output: '2.50'}" })
 	if got := models("bound"); got["good"] != (session.Model{Input: "1", Output: "2.50"}) {
