@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
@@ -317,7 +316,6 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	ctx, release := s.following(r.Request, r.user, r.credential, r.conversation)
 	defer release()
 	out := newDeadlineWriter(w)
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	begun := false
 	begin := sync.OnceFunc(func() {
 		begun = true

@@ -291,8 +291,7 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			return
 		}
 		if o.waits {
-			// Remove the read deadline. If it passed, net/http would cancel the request as if the
-			// client had disconnected.
+			// Remove the read deadline, as in serveStream.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
 		// If the client disconnects, the operation still runs to its end, so that no write is
@@ -331,6 +330,9 @@ func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err
 		return err
 	}
 	defer done()
+	// Remove the read deadline. If it passed, net/http would cancel the request as if the client had
+	// disconnected.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return o.serve(w, r)
 }
 
