@@ -154,11 +154,11 @@ func (d *Driver) content(ctx context.Context, agent *agentProcess, message *sess
 }
 
 func (d *Driver) event(id int) (*session.Event, error) {
-	lines, err := d.Journal.Lines(id, id+1)
-	if err != nil || len(lines) == 0 {
-		return nil, fmt.Errorf("event %d cannot be read: %w", id, err)
+	line, err := d.Journal.Line(id)
+	if err != nil {
+		return nil, err
 	}
-	event, err := session.ParseEvent(lines[0])
+	event, err := session.ParseEvent(line)
 	return &event, err
 }
 

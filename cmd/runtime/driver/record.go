@@ -93,11 +93,11 @@ func moreUsage(usage, recorded json.RawMessage) bool {
 // Usage returns the model usage that earlier attempts recorded, or nil.
 func Usage(events *journal.Journal) (json.RawMessage, error) {
 	for id := events.Len() - 1; id >= 0; id-- {
-		lines, err := events.Lines(id, id+1)
-		if err != nil || len(lines) == 0 {
+		line, err := events.Line(id)
+		if err != nil {
 			return nil, err
 		}
-		event, err := session.ParseEvent(lines[0])
+		event, err := session.ParseEvent(line)
 		switch {
 		case err != nil:
 			return nil, err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -191,11 +190,11 @@ func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosi
 }
 
 func (k *Keeper) name(id int) (string, error) {
-	lines, err := k.journal.Lines(id, id+1)
-	if err != nil || len(lines) == 0 {
-		return "", fmt.Errorf("event %d cannot be read: %w", id, err)
+	line, err := k.journal.Line(id)
+	if err != nil {
+		return "", err
 	}
-	return session.JournalName(lines[0]), nil
+	return session.JournalName(line), nil
 }
 
 func (k *Keeper) refuse(err error) error {

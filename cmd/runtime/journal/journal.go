@@ -201,6 +201,18 @@ func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	return lines, nil
 }
 
+// Line returns the JSON of the event with this ID.
+func (j *Journal) Line(id int) (json.RawMessage, error) {
+	lines, err := j.Lines(id, id+1)
+	if err == nil && len(lines) == 0 {
+		err = errors.New("the journal has no such event")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("event %d cannot be read: %w", id, err)
+	}
+	return lines[0], nil
+}
+
 // Events calls visit() for the event with this ID and for all later events, until visit
 // returns false.
 func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
