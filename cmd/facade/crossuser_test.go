@@ -12,6 +12,11 @@ import (
 
 type call struct{ method, path string }
 
+// resolved returns the path with values instead of the placeholders.
+func (c call) resolved() string {
+	return strings.NewReplacer("{id}", "talk", "{name}", "x").Replace(c.path)
+}
+
 // userCalls returns every call in openapi.yaml that needs a credential. A test of package server
 // compares openapi.yaml with the routes.
 func userCalls(t *testing.T) (all []call) {
@@ -37,8 +42,7 @@ func userCalls(t *testing.T) (all []call) {
 // ask sends a request. Unlike do, it does not check whether openapi.yaml documents the response.
 func (p *person) ask(t *testing.T, c call, headers ...string) (int, string) {
 	t.Helper()
-	path := strings.NewReplacer("{id}", "talk", "{name}", "x").Replace(c.path)
-	request, err := http.NewRequestWithContext(t.Context(), c.method, p.url+path,
+	request, err := http.NewRequestWithContext(t.Context(), c.method, p.url+c.resolved(),
 		strings.NewReader(`{"title": "stolen", "conversation_id": "talk"}`))
 	if err != nil {
 		t.Fatal(err)
