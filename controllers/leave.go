@@ -107,8 +107,7 @@ func (l *leaver) note(user types.NamespacedName, isNew bool) {
 	}
 }
 
-// Start runs the rounds of all users until ctx ends. Only the leader runs rounds, and asks sessions
-// to end.
+// Start runs the rounds of all users until ctx ends. Only the leading manager runs rounds.
 func (l *leaver) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		due, wait := l.due()

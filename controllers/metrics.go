@@ -20,7 +20,7 @@ import (
 var (
 	startSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "parley_conversation_start_seconds",
-		Help:    "Time from the creation of a Conversation, or from its restart, to the state RUNNING.",
+		Help:    "Time of a start or restart until RUNNING, without the wait for settings and for a slot.",
 		Buckets: []float64{.5, 1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300, 600, 1800},
 	})
 	startsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{

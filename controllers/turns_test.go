@@ -238,7 +238,7 @@ func TestTheStatusReportsAMissingModelBeforeTheSessionStarts(t *testing.T) {
 }
 
 // With an archive, the session itself reports that it has no model, and later that it has one.
-func TestTheTurnKeepsTheReasonNoModelUntilTheSessionReportsAModel(t *testing.T) {
+func TestTheOutcomeNoModelStaysUntilTheSessionReportsAModel(t *testing.T) {
 	t.Parallel()
 	ns, archive := env.Namespace(t, nil), newTurnArchive(t)
 	requireAgents(t)

@@ -72,7 +72,7 @@ func TestNamingAClassNeedsTheRightToUseIt(t *testing.T) {
 	}
 }
 
-func TestARefusalByTheClassContainsTheField(t *testing.T) {
+func TestARefusalBecauseOfTheClassNamesTheField(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	class := createClass(t, namespace)
 	for _, c := range []struct{ kind, spec, field string }{

@@ -228,7 +228,8 @@ type ConversationStatus struct {
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
 	StopTime *metav1.Time `json:"stopTime,omitempty"`
 
-	// RestartedAt is the last value of restartAt that restarted the session.
+	// RestartedAt is the last value of restartAt that the manager has handled. The value restarted the
+	// session, or had no effect because the session had not ended.
 	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 
 	// Conditions: Ready, Reconciling, Stalled, PodReady, WorkspaceReady and SettingsReady. The list

@@ -24,11 +24,12 @@ var hints = map[string]string{
 		"automatically. To create it immediately, run kubectl parley stop NAME && kubectl parley start NAME.",
 	v1alpha1.ReasonFailed: "Check the log: kubectl parley logs NAME. Then restart the session: kubectl " +
 		"parley start NAME.",
-	v1alpha1.ReasonLost: "The files are lost. Restart the session with kubectl parley start NAME; set " +
+	v1alpha1.ReasonLost: "Restart the session with kubectl parley start NAME: files in the archive are restored. Set " +
 		"spec.workspace next time to get a volume.",
 	v1alpha1.ReasonStartDeadlineExceeded: "Fix the step that the message names, then run kubectl parley start NAME.",
 	v1alpha1.ReasonSettingsMissing:       "Create the missing object; the session then starts by itself.",
-	v1alpha1.ReasonSettingsDeleted:       "Create UserSettings SETTINGS and the Conversation again.",
+	v1alpha1.ReasonSettingsDeleted: "Create UserSettings SETTINGS again. If they had an owner, then run kubectl parley " +
+		"start NAME. Otherwise, create the Conversation again, too.",
 	v1alpha1.ReasonNotAllowed: "Change the request to fit the class, or choose another class: kubectl describe " +
 		"sessionclass.",
 	v1alpha1.ReasonForeignObject: "An object of another owner has a name that the session needs: remove that object, " +

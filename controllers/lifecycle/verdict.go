@@ -320,8 +320,9 @@ func lost(o Observation) (Verdict, bool) {
 		cause, processRan = "the warm pod refused the session", Ran(s)
 	}
 	if processRan && HasWork(&o.Conversation.Spec) && o.Scratch {
-		return stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod and its files were lost (%s). Its work is "+
-			"not repeated automatically; set spec.restartAt to restart the session", cause), RemovePod), true
+		return stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod was lost (%s), with all files that are not in "+
+			"the archive. Its work is not repeated automatically; set spec.restartAt to restart the session", cause),
+			RemovePod), true
 	}
 	v := Verdict{
 		State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonRestarting,

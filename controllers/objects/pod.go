@@ -359,8 +359,8 @@ func volumes(c *v1alpha1.Conversation, start *Start) []corev1.Volume {
 	return list
 }
 
-// imageSources projects the session's images from ConfigMaps into files. The session document
-// contains the names of these files.
+// imageSources makes files of the pictures that the first message references in ConfigMaps. The
+// session document contains the names of these files.
 func imageSources(c *v1alpha1.Conversation) (sources []corev1.VolumeProjection) {
 	for i, image := range c.Spec.Images {
 		if ref := image.ConfigMapKeyRef; ref != nil {

@@ -12,7 +12,7 @@ import (
 
 func (s *Store) SetMaxConversation(size int64) { s.maxConversation = size }
 
-// SetMaxTurns sets the number of outcomes on a page.
+// SetMaxTurns sets the maximum number of outcomes of turns in one response.
 func (s *Store) SetMaxTurns(limit int) { s.turns.limit = limit }
 
 // watched is a bucket with a hook before each write.

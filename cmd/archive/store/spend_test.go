@@ -132,7 +132,7 @@ func TestARefusalNamesTheLimitAndKeepsTheReservationOfRunningCalls(t *testing.T)
 	}
 }
 
-func TestOnlyTheNeededAmountIsReservedAboveHalfOfTheLimit(t *testing.T) {
+func TestNearTheLimitOnlyTheNeededAmountIsReserved(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, session.SpendClaims{PerUser: session.SpendLimits{Month: session.Dollar}})
 	for i, want := range []session.Dollars{40 * cent, 5 * cent, 5 * cent} {

@@ -258,7 +258,7 @@ func writeDocument(w http.ResponseWriter, code int, path, sentence, link string)
 	}
 	answer.Head(w, "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'")
-	w.Header().Set("Referrer-Policy", "no-referrer") // the address contains the code
+	w.Header().Set("Referrer-Policy", "no-referrer") // the request's URL contains the provider's code
 	w.WriteHeader(code)
 	_, _ = fmt.Fprintf(w, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Parley</title>%s"+
 		"</head><body><p>%s</p><p><a href=\"%s\">%s</a></p></body></html>\n", refresh, html.EscapeString(sentence),

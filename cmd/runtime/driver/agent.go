@@ -205,7 +205,7 @@ func (d *Driver) resumeSession(ctx context.Context, last string, request acp.Ses
 	case exact && h.turn >= 0 && h.outdated:
 		// The agent's memory may have been saved before the agent's last tool call. The agent would
 		// then repeat this call.
-		return errors.New("its memory may be older than its last action")
+		return errors.New("the agent's saved memory may lack its last action")
 	case exact && recorded && d.replayedSeq < h.lastSeq:
 		// The agent's memory is from an older snapshot. Its next updates would reuse sequence
 		// numbers that are already in the journal.

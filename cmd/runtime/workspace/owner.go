@@ -85,7 +85,7 @@ func (o *Owner) write(session string) error {
 		err = os.Rename(aside, o.file)
 	}
 	if err != nil {
-		return fmt.Errorf("record the session of the workspace: %w", err)
+		return fmt.Errorf("record which session uses the workspace: %w", err)
 	}
 	o.session, o.known = session, true
 	return nil

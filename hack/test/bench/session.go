@@ -236,7 +236,7 @@ func reportSessions(r *report, all []measuredSession) {
 		row("memory of an idle session (RSS): "+name, "MiB",
 			func(m measuredSession) float64 { return m.memory[name].resident })
 	}
-	row("memory of an idle session without program files (RssAnon)", "MiB", func(m measuredSession) float64 {
+	row("memory of an idle session, except the pages of program files (RssAnon)", "MiB", func(m measuredSession) float64 {
 		return sum(m, func(s sample) float64 { return s.memory })
 	})
 }

@@ -101,8 +101,8 @@ func podsEvicted(t *t) {
 }
 
 // diskFilled fills /tmp, in the container's writable layer, until the kubelet evicts the pod. The
-// node must stay healthy. The session is not restarted, because it has unfinished work and no
-// volume.
+// node must stay healthy. The session ends as Lost: it was created with work and has no volume, so a
+// new pod might repeat the work.
 func diskFilled(t *t) {
 	ns := t.newNamespace()
 	defer t.makeClass(ns, func(s *v1alpha1.SessionClassSpec) {

@@ -9,7 +9,7 @@ import (
 // The checks run in this order, each in its own namespace.
 
 func TestASessionOverHTTPClonesARepositoryAndEnds(t *testing.T)           { check(t, conversationOverHTTP) }
-func TestTheShippedAgentWorksOnAMessageWithTheDefaultClass(t *testing.T)  { check(t, shippedAgent) }
+func TestInTheDefaultClassTheShippedAgentWorksOnAMessage(t *testing.T)    { check(t, shippedAgent) }
 func TestEventsAreReadableOverHTTPAfterThePodIsGone(t *testing.T)         { check(t, readFromArchive) }
 func TestSecretsAreNotInTheProcessListOrLogsOrOtherObjects(t *testing.T)  { check(t, secretsStayHidden) }
 func TestTheVariablesOfAContainerImageDoNotDivertKeys(t *testing.T)       { check(t, imageVariables) }

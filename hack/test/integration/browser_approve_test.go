@@ -84,7 +84,7 @@ func TestThePageNeverMovesTheFocusToAQuestion(t *testing.T) {
 	if got := f.awaitReceived(t, 1); got[0].Action != "POST /api/conversations/c/message" {
 		t.Errorf("received %v", got)
 	}
-	// While the message box or no element has the focus, keys must not answer the question, even if
+	// If the focus is in the message box or on no element, keys must not answer the question, even if
 	// the question's buttons are enabled.
 	b.sees(answerable)
 	b.types(" y\r")

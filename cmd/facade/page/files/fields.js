@@ -102,7 +102,7 @@ export function rows(title, add, values, make) {
     const field = make(value);
     entries.add(field);
     const row = h('div', { class: 'entry' }, field.element, h('button', {
-      type: 'button', 'aria-label': `Remove from: ${title}`, onclick: () => { field.removed?.(); entries.delete(field); row.remove(); },
+      type: 'button', 'aria-label': `Remove this entry from: ${title}`, onclick: () => { field.removed?.(); entries.delete(field); row.remove(); },
     }, 'Remove'));
     list.append(row);
     if (focus) row.querySelector('input, textarea')?.focus();
