@@ -166,8 +166,6 @@ type operation struct {
 	// queue is the limited resource that the operation needs, and for which it waits; zero means
 	// none.
 	queue limits.Resource
-	// waits is set if the operation may wait for a session, until the client disconnects.
-	waits bool
 	// serve() replaces do() if the response is long or not JSON. Such a response counts as a stream.
 	// An error of serve() is sent to the client only if serve() has sent nothing.
 	serve func(w http.ResponseWriter, r request) error
@@ -290,10 +288,6 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			}
 			return
 		}
-		if o.waits {
-			// Remove the read deadline, as in serveStream.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		}
 		// If the client disconnects, the operation still runs to its end, so that no write is
 		// interrupted.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
@@ -330,9 +324,6 @@ func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err
 		return err
 	}
 	defer done()
-	// Remove the read deadline. If it passed, net/http would cancel the request as if the client had
-	// disconnected.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return o.serve(w, r)
 }
 

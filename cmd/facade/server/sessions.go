@@ -51,11 +51,11 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 		return get(func(context.Context, request) (any, error) { return body, nil })
 	}
 	events := get(s.events)
-	events["POST"] = operation{do: s.event, readsBody: true, onConversation: true, waits: true}
+	events["POST"] = operation{do: s.event, readsBody: true, onConversation: true}
 	return map[string]map[string]operation{
 		"/events":        events,
 		"/events/stream": serve("GET", s.stream),
-		"/message":       {"POST": {do: s.message, readsBody: true, onConversation: true, waits: true}},
+		"/message":       {"POST": {do: s.message, readsBody: true, onConversation: true}},
 		"/trajectory":    serve("GET", s.trajectory),
 		"/list-files":    ask(session.FilesPath, nil, "path"),
 		"/select-file":   get(s.file),
