@@ -123,8 +123,8 @@ type SpentLine struct {
 // SpendGrant is the archive's answer to a SpendReport.
 type SpendGrant struct {
 	Sequence int64 `json:"sequence"`
-	// Day is the UTC day of the archive. The costs of calls that are sent with this grant count for
-	// this day.
+	// Day is the UTC day of the archive. The costs of calls that are sent with this grant are
+	// added to the costs of this day.
 	Day string `json:"day"`
 	// Reserved is the amount that the session may spend beyond the reported costs. If Refusal is
 	// set, Reserved is less than SpendReport.Need.

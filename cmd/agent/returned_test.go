@@ -112,7 +112,7 @@ func TestTheModelIsAskedToContinueAnEmptyOrTruncatedAnswer(t *testing.T) {
 	})
 }
 
-func TestARestartedAgentDoesNotAskTheModelAgainToContinue(t *testing.T) {
+func TestARestartedAgentDoesNotRepeatARequestToContinue(t *testing.T) {
 	t.Parallel()
 	onBothAPIs(t, func(t *testing.T, model string) {
 		killed := true

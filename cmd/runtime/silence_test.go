@@ -108,7 +108,7 @@ func TestAnUnresponsiveSessionIsStopped(t *testing.T) {
 	}
 }
 
-func TestAnUnresponsiveSessionThatEndsInTimeReportsItsOwnReason(t *testing.T) {
+func TestAnUnresponsiveSessionThatStopsWhenAskedIsNotReportedAsUnresponsive(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, askedOften...)
 	p.silence(t)

@@ -60,11 +60,12 @@ type Record struct {
 	Environment  string `json:"environment,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
-	// KindPrompt records contain the next four fields. Of these fields, KindFollowUp records
-	// contain only Message.
+	// Message is a field of KindPrompt and KindFollowUp records. Turn is the client's ID of the turn
+	// that the message begins.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
-	// MessageID is the client's ID of a message that arrived during a turn.
+	// MessageID replaces Turn if the message arrived during a turn. It is the client's ID of the
+	// message.
 	MessageID string `json:"messageId,omitempty"`
 	// Learned holds instructions for the model. In a KindPrompt record, the model gets them with
 	// the message. In a KindResult record, the model gets them after the results.

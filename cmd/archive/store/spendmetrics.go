@@ -12,7 +12,8 @@ import (
 // session_namespace, because Prometheus itself sets a label with the name namespace.
 var spentDollars = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_spent_dollars_total",
-	Help: "Costs of model calls that this process wrote to the ledger, in US dollars, by the namespace of the session.",
+	Help: "Costs of model calls in US dollars, by the namespace of the session. Each process counts the costs that it " +
+		"wrote to the ledger.",
 }, []string{"session_namespace"})
 
 func init() { metrics.Registry.MustRegister(spentDollars) }

@@ -186,10 +186,10 @@ type watched struct {
 func (w *watched) hold() *limits.Hold { return w.budget.Hold(w.user.ID(), limits.Responses) }
 
 // Backlog visits the existing events. It reads them from the running session or, after its end,
-// from the archive.
+// from the archive. If neither can be read yet, it visits none.
 func (w *watched) Backlog(ctx context.Context, after int, visit func(live.Event) error) error {
 	if live.Running(w.conversation) != nil && !w.isOver(w.conversation) {
-		return nil // Follow visits them as soon as the session runs
+		return nil // Follow visits the events as soon as the session runs
 	}
 	_, err := visitEvents(ctx, w.hold(), w.pages(w.conversation), after+1, true, visit)
 	return err

@@ -120,7 +120,8 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	if last != "" {
 		n, err := strconv.Atoi(last)
 		if err != nil || n < -1 {
-			reply.Refuse(w, http.StatusUnprocessableEntity, "Last-Event-ID and after must be event numbers")
+			reply.Refuse(w, http.StatusUnprocessableEntity,
+				"Last-Event-ID and the query parameter \"after\" must be event numbers")
 			return
 		}
 		next = min(n, s.Journal.Len()-1) + 1 // a client ahead of the journal gets only new events

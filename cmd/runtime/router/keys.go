@@ -227,7 +227,7 @@ func bytesOf(content map[string]any) (field, data string) {
 	return field, string(decoded)
 }
 
-// omitContent returns a text block that replaces a block with binary content.
+// omitContent returns the text block that takes the place of a block that has binary content.
 func omitContent(content map[string]any) map[string]any {
 	text := map[string]any{"text": leftOut}
 	if _, ok := content["type"]; ok {

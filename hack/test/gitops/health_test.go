@@ -114,7 +114,7 @@ func TestOurHealthRulesMatchKstatus(t *testing.T) {
 	}
 }
 
-func TestAllGitOpsToolsAgreeOnEveryState(t *testing.T) {
+func TestEveryStateHasTheExpectedHealthInEachGitOpsTool(t *testing.T) {
 	script, err := os.ReadFile(testenv.Path("config", "gitops", "argocd", "health.lua"))
 	if err != nil {
 		t.Fatal(err)

@@ -88,7 +88,7 @@ type round struct {
 }
 
 // TestEachGitOpsToolComputesTheHealthOfEveryState runs the tools' own code. Its results must match
-// the results of TestAllGitOpsToolsAgreeOnEveryState, which evaluates the health checks without the
+// the results of TestEveryStateHasTheExpectedHealthInEachGitOpsTool, which evaluates the health checks without the
 // tools.
 func TestEachGitOpsToolComputesTheHealthOfEveryState(t *testing.T) {
 	for _, u := range tools {

@@ -139,7 +139,7 @@ func TestThePageAnswersOnlyThePendingQuestion(t *testing.T) {
 	b.asksFor("echo one >> file")
 	b.approve()
 	b.asksFor("echo two >> file")
-	// Another client answers the first question again, and a question that does not exist.
+	// Another client answers the first question again. It also answers a question that does not exist.
 	asked := ada.questions(t, "talk")
 	if len(asked) != 2 {
 		t.Fatalf("asked %v", asked)
