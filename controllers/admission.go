@@ -130,12 +130,8 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 		}
 		return &prepared{paused: true, blocked: blockerOf(refusal.err)}, nil
 	}
-	start, err := r.prepare(ctx, *o)
-	if err != nil || start.unready != nil || start.blocked != nil {
-		r.memory.turns.giveBack(user)
-	}
+	start, err := r.prepareStart(ctx, o)
 	if err != nil {
-		r.memory.update(c, func(m *memoryEntry) { m.recordFailure(o.Now) })
 		return nil, err
 	}
 	if start.missing != o.missing {
@@ -152,6 +148,19 @@ func (r *conversationReconciler) admit(ctx context.Context, o *gathered) (*prepa
 	}
 	r.enterQueue(o, start.Class)
 	return start, nil
+}
+
+// prepareStart prepares a start. It records an error. If the start was not attempted, the next refused
+// session of the user may retry.
+func (r *conversationReconciler) prepareStart(ctx context.Context, o *gathered) (*prepared, error) {
+	start, err := r.prepare(ctx, *o)
+	if err != nil {
+		r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordFailure(o.Now) })
+	}
+	if err != nil || start.unready != nil || start.blocked != nil {
+		r.memory.turns.giveBack(queueSession(o.Conversation).User)
+	}
+	return start, err
 }
 
 // enterQueue requests a slot, and reports whether the session has one. If no slot is free, the

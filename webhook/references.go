@@ -106,9 +106,10 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 	}
 }
 
-// checkSettings forbids a session if the sender may not use the session's UserSettings object,
-// because the session gets the Secrets of this object. Otherwise, if the object exists, checkSettings
-// reads it into *settings, and adds the inherited values.
+// checkSettings reads the session's UserSettings object into *settings, if the object exists. The
+// session gets the Secrets of this object, so checkSettings forbids the session if the sender may
+// neither use the object nor get every Secret of the namespace. Otherwise, it adds the inherited
+// values.
 func (r request) checkSettings(ctx context.Context, name string, settings *v1alpha1.UserSettings, f *findings) error {
 	path := field.NewPath("spec", "userSettingsName")
 	err := r.reader.Get(ctx, r.key(name), settings)

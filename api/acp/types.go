@@ -67,8 +67,8 @@ const (
 	// each action, so that the client can record the action before it happens.
 	MetaAsks = "parley.dev/asks"
 	// MetaRetry is a key in a session_info_update. While the agent waits before it calls the model
-	// again, the value is a Retry. When the model then responds, the value is null. These updates are also
-	// marked with MetaPartial.
+	// again, the value is a Retry. When the model then responds, the value is null. These updates are
+	// also marked with MetaPartial.
 	MetaRetry = "parley.dev/retry"
 )
 

@@ -165,8 +165,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 		main.Command = []string{session.BinDir + supervisorProgram}
 	}
 	// The arguments of the supervisor are the names of the environment variables that the operator
-	// sets, except those with secrets, which have a reserved prefix. The supervisor ignores all other
-	// variables except PATH, because the image may have set them.
+	// sets, except those with values of a Secret, which have a reserved prefix. The supervisor ignores
+	// all other variables except PATH, because the image may have set them.
 	for _, variable := range main.Env {
 		if variable.ValueFrom == nil {
 			main.Command = append(main.Command, variable.Name)

@@ -25,7 +25,7 @@ import (
 const AnnotationInputs = "parley.dev/inputs"
 
 // archiveTokenTTL is the validity of a session's archive token. The token must outlast its attempt:
-// the pod may first wait for a node, and then run for at most 365 days, the longest maxDuration.
+// the longest maxDuration is 365 days, and the pod may first wait for a node.
 const archiveTokenTTL = 395 * 24 * time.Hour
 
 func sessionLabels(c *v1alpha1.Conversation) map[string]string {

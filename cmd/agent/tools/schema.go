@@ -86,8 +86,8 @@ func resolve(root map[string]any, reference string) map[string]any {
 }
 
 // merge adds the properties of the parts to a schema. If the parameter all is set, the input must
-// match every part, so the schema then requires every property that any part requires. Otherwise,
-// it requires only the properties that all parts require.
+// match every part, so the schema then also requires every property that any part requires.
+// Otherwise, it also requires the properties that all parts require.
 func merge(into map[string]any, parts []map[string]any, all bool) {
 	if len(parts) == 0 {
 		return

@@ -12,8 +12,7 @@ import (
 // session_namespace, because Prometheus itself sets a label with the name namespace.
 var spentDollars = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_spent_dollars_total",
-	Help: "Costs of model calls in US dollars, by the namespace of the session. Each process counts the costs that it " +
-		"wrote to the ledger.",
+	Help: "Costs of model calls in US dollars that this process recorded, by the namespace of the session.",
 }, []string{"session_namespace"})
 
 func init() { metrics.Registry.MustRegister(spentDollars) }

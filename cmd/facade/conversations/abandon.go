@@ -22,8 +22,7 @@ const (
 )
 
 // abandon deletes a conversation whose creation was reported to the client as failed. If the
-// deletion fails, the short TTL deletes the conversation, unless all its Secrets and ConfigMaps are
-// already written.
+// deletion fails, the short TTL deletes the conversation if it is still marked as incomplete.
 func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
 	defer cancel()

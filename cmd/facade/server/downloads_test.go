@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -50,8 +51,8 @@ func TestADownloadWaitsIfItsUserReadsTooMuch(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		defer func() {
-			if r := recover(); r != nil && r != http.ErrAbortHandler {
-				panic(r)
+			if err, _ := recover().(error); err != nil && !errors.Is(err, http.ErrAbortHandler) {
+				panic(err)
 			}
 		}()
 		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/conversations/talk/zip-directory", http.NoBody)

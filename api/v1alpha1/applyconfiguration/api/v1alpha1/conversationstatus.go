@@ -94,7 +94,8 @@ type ConversationStatusApplyConfiguration struct {
 	RunningTime *v1.Time `json:"runningTime,omitempty"`
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
 	StopTime *v1.Time `json:"stopTime,omitempty"`
-	// RestartedAt is the last value of restartAt that restarted the session.
+	// RestartedAt is the last value of restartAt that the manager has handled. The value restarted the
+	// session, or had no effect because the session had not ended.
 	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled, PodReady, WorkspaceReady and SettingsReady. The list
 	// is atomic, because only the manager writes it.
