@@ -382,6 +382,7 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 					}
 					calls := faultyClient{manager, ns, f}
 					process.client, process.cache, process.live, process.metadata = indexed{calls}, indexed{calls}, calls, calls
+					process.forgetFailures() // the backoff would postpone the next fault
 					_, _ = process.Reconcile(ctx, requestFor(ns, "c"))
 					switch {
 					case !f.fired:
@@ -404,6 +405,15 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 			}
 		})
 	}
+}
+
+func (r *conversationReconciler) forgetFailures() {
+	r.memory.entries.Range(func(name, entry any) bool {
+		e := entry.(memoryEntry)
+		e.failures = 0
+		r.memory.entries.Store(name, e)
+		return true
+	})
 }
 
 func pause(ctx context.Context) {
