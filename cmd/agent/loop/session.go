@@ -134,6 +134,7 @@ func Load(ctx context.Context, client Client, options Options, params acp.Sessio
 		s.Close()
 		return nil, err
 	}
+	s.shell.KillLeftovers()
 	for _, record := range records {
 		if !resend {
 			break

@@ -71,7 +71,8 @@ type completion struct {
 	exited bool
 }
 
-// NewShell finds a shell program. The first command starts it.
+// NewShell finds a shell program. The first command starts it. If a killed agent may have left
+// processes of this session running, the caller must also call KillLeftovers.
 func NewShell(dir, session, state string) (*Shell, error) {
 	s := &Shell{dir: dir, cwd: dir, session: session, state: state}
 	var err error
@@ -83,13 +84,14 @@ func NewShell(dir, session, state string) (*Shell, error) {
 	if s.scratch, err = os.MkdirTemp("", "parley-agent-"); err != nil {
 		return nil, fmt.Errorf("create a directory for the shell: %w", err)
 	}
-	s.killLeftovers()
 	return s, nil
 }
 
-// killLeftovers kills the processes that an earlier agent of this session left running when it was
-// killed.
-func (s *Shell) killLeftovers() {
+// KillLeftovers kills all processes that shells of this session started, also those that an earlier
+// agent left running when it was killed. It reads the environment of every process that it can see,
+// and the kernel delays such a read while that process changes its memory. A start that has no
+// earlier agent should therefore not call it.
+func (s *Shell) KillLeftovers() {
 	for _, pid := range withVariable(markerVariable + "=" + s.session) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
@@ -104,7 +106,9 @@ func (s *Shell) Close() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-	s.killLeftovers()
+	if len(s.leaders) > 0 {
+		s.KillLeftovers()
+	}
 	_ = os.RemoveAll(s.scratch)
 }
 
