@@ -41,7 +41,7 @@ const (
 	// warmQuiet is the usual pause between the last claim of a pod and the refill of its pool.
 	warmQuiet = 500 * time.Millisecond
 	// warmPatience limits how long a pool waits to be refilled. After this time, it is refilled
-	// even while sessions claim its pods or wait to be started.
+	// even while sessions claim its pods or start.
 	warmPatience = 5 * time.Second
 	// warmCheckInterval is the interval at which pools are checked for changes that cause no event,
 	// such as a new default StorageClass.
@@ -57,8 +57,9 @@ type warmPoolReconciler struct {
 	set        *warmSet
 	pause      *warmPause
 	paused     chan event.GenericEvent
-	// backlog returns the number of Conversations that wait to be reconciled.
-	backlog func() int
+	// starting reports whether a session starts: it waits to be reconciled, or a Bind request to its
+	// warm pod is in flight.
+	starting func() bool
 
 	mu sync.Mutex
 	// counted maps a class to the counts in its status that this manager wrote last. The manager
@@ -71,7 +72,7 @@ type warmPoolReconciler struct {
 
 func newWarmPoolReconciler(r *conversationReconciler) *warmPoolReconciler {
 	p := &warmPoolReconciler{gatherer: &r.gatherer, client: r.client, namespaces: r.namespaces, set: r.warm,
-		pause: &r.warmPause, backlog: func() int { return r.backlog() }, paused: make(chan event.GenericEvent, 1024),
+		pause: &r.warmPause, starting: func() bool { return r.backlog() > 0 || !r.calls.Idle() }, paused: make(chan event.GenericEvent, 1024),
 		counted: map[string]v1alpha1.SessionClassStatus{}, waiting: map[poolKey]time.Time{}}
 	p.pause.changed = func(namespace string) {
 		object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
@@ -332,17 +333,17 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 	return reconcile.Result{RequeueAfter: warmDelay}, nil
 }
 
-// busy reports whether the pool must not be refilled now: sessions wait to be started, or a session
-// claimed a pod of the pool less than warmQuiet ago. A recent claim does not matter if less than a
-// quarter of the pods is left.
+// busy reports whether the pool must not be refilled now: a session starts, or a session claimed a
+// pod of the pool less than warmQuiet ago. A recent claim does not matter if less than a quarter of
+// the pods is left.
 func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing int) bool {
 	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
-	return r.backlog() > 0 || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
+	return r.starting() || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
 }
 
 // overdue reports whether a pool has waited to be refilled for at least warmPatience. The first
-// call begins the wait. An overdue pool is refilled even while sessions wait to be started.
-// Otherwise, many starts in one namespace would keep the pools of all other namespaces empty.
+// call begins the wait. An overdue pool is refilled even while sessions start. Otherwise, many starts
+// in one namespace would keep the pools of all other namespaces empty.
 func (r *warmPoolReconciler) overdue(key poolKey, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

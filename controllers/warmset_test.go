@@ -58,9 +58,11 @@ func TestAPodOwnedByASessionClassOfAnotherAPIGroupIsNotWarm(t *testing.T) {
 	}
 }
 
-func TestARefillIsDelayedOnlyByClaimsOfTheSamePool(t *testing.T) {
+func TestAPoolIsNotRefilledDuringStarts(t *testing.T) {
 	now, set, key := testingclock.NewFakePassiveClock(time.Now()), newWarmSet(), poolKey{"ns", "class"}
-	r := &warmPoolReconciler{gatherer: &gatherer{options: Options{Clock: now}}, set: set, backlog: func() int { return 0 }}
+	starting := false
+	r := &warmPoolReconciler{gatherer: &gatherer{options: Options{Clock: now}}, set: set,
+		starting: func() bool { return starting }}
 	pods := &objects.WarmPods{Owner: &v1alpha1.SessionClass{Spec: v1alpha1.SessionClassSpec{
 		Warm: &v1alpha1.WarmPods{Size: 3}}}}
 	for _, pod := range []*corev1.Pod{freePod("ns", "class", "warm-1"), freePod("other", "class", "warm-2")} {
@@ -82,6 +84,9 @@ func TestARefillIsDelayedOnlyByClaimsOfTheSamePool(t *testing.T) {
 	now.SetTime(now.Now().Add(warmQuiet))
 	if r.busy(key, pods, 2) {
 		t.Error("a pool is not refilled after a series of starts")
+	}
+	if starting = true; !r.busy(key, pods, 3) {
+		t.Error("a pool is refilled while a session starts")
 	}
 }
 

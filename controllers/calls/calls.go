@@ -34,6 +34,13 @@ func (p *Pool) Done() <-chan event.GenericEvent { return p.done }
 // Busy reports whether the pool runs at least half of its maximum number of calls.
 func (p *Pool) Busy() bool { return 2*len(p.slots) >= cap(p.slots) }
 
+// Idle reports whether no call runs or waits.
+func (p *Pool) Idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.running) == 0
+}
+
 // Go runs a call in the background, unless a call with the same key is running. When the call has
 // ended, the channel of Done receives an event for the Conversation with this name.
 func (p *Pool) Go(ctx context.Context, key string, name types.NamespacedName, call func(context.Context)) {

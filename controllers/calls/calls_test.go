@@ -48,6 +48,24 @@ func TestAFullPoolDelaysFurtherCalls(t *testing.T) {
 	}
 }
 
+func TestAPoolIsIdleOnlyWithoutCalls(t *testing.T) {
+	pool, release := calls.New(1), make(chan struct{})
+	if !pool.Idle() {
+		t.Error("not idle before the first call")
+	}
+	for _, name := range []string{"runs", "waits"} {
+		pool.Go(t.Context(), name, types.NamespacedName{Name: name}, func(context.Context) { <-release })
+	}
+	release <- struct{}{}
+	if <-pool.Done(); pool.Idle() {
+		t.Error("idle during a call")
+	}
+	close(release)
+	if <-pool.Done(); !pool.Idle() {
+		t.Error("not idle after the last call")
+	}
+}
+
 func TestAPoolIsBusyIfHalfOfItsSlotsAreInUse(t *testing.T) {
 	pool, started, release := calls.New(4), make(chan struct{}), make(chan struct{})
 	call := func(context.Context) { started <- struct{}{}; <-release }
