@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -215,22 +216,28 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read Conversation: %w", err)
 	}
-	known := r.memory.get(conversation)
-	if known.staleVersion == conversation.ResourceVersion {
+	stale := r.memory.get(conversation).staleVersions
+	if slices.Contains(stale, conversation.ResourceVersion) {
 		return reconcile.Result{}, nil // the event of our own write requeues the Conversation
 	}
-	if known.staleVersion != "" {
-		r.memory.update(conversation, func(m *memoryEntry) { m.staleVersion = "" })
+	if len(stale) > 0 {
+		r.memory.update(conversation, func(m *memoryEntry) { m.staleVersions = nil })
 	}
-	return r.reconcile(ctx, conversation, known)
+	result, recorded, err := r.reconcile(ctx, conversation)
+	if recorded != nil && err == nil {
+		// Act now, and do not wait until the cache shows the record. If the new verdict must be
+		// recorded, too, the watch event of that write requeues the Conversation.
+		result, _, err = r.reconcile(ctx, recorded)
+	}
+	return result, err
 }
 
 // reconcile gathers the objects of a Conversation and judges them. If a start is needed, it assigns
 // a slot and prepares the start. Then it acts, writes the status, deletes expired objects and
-// requeues. If the verdict must be recorded first, reconcile only writes the status, and the next
-// reconcile acts.
-func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1alpha1.Conversation,
-	known memoryEntry) (reconcile.Result, error) {
+// requeues. If the verdict must be recorded first, reconcile only writes the status, and returns the
+// Conversation with this status. The next reconcile acts.
+func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1alpha1.Conversation) (
+	result reconcile.Result, recorded *v1alpha1.Conversation, err error) {
 	name := client.ObjectKeyFromObject(conversation)
 	var start *prepared
 	defer func() {
@@ -238,33 +245,31 @@ func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1
 			r.starts.Leave(name)
 		}
 	}()
-	o, err := r.gather(ctx, conversation, known, r.clock.Now())
+	o, err := r.gather(ctx, conversation, r.memory.get(conversation), r.clock.Now())
 	if err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{}, nil, err
 	}
 	r.notePods(o)
 	verdict := lifecycle.Judge(o.Observation)
 	if verdict.NeedsStart(o.Observation) {
 		if start, err = r.admit(ctx, &o); err != nil {
-			return reconcile.Result{}, err
+			return reconcile.Result{}, nil, err
 		}
 		if start.isPostponed() {
-			return reconcile.Result{RequeueAfter: start.retryIn}, nil // r.starts requeues a session that waits
+			return reconcile.Result{RequeueAfter: start.retryIn}, nil, nil // r.starts requeues a session that waits
 		}
 		verdict = lifecycle.Judge(o.Observation)
 	}
 	if o.mustRecord(verdict) {
-		// Do not act yet. The watch event of this status write requeues the Conversation, and the
-		// next reconcile acts.
-		_, err := r.writeStatus(ctx, o, verdict)
-		return reconcile.Result{}, err
+		recorded, _, err = r.writeStatus(ctx, o, verdict)
+		return reconcile.Result{}, recorded, err
 	}
 	blocker, err := r.act(ctx, o, start, verdict)
 	if err != nil {
-		return reconcile.Result{}, err // the status reports only completed actions
+		return reconcile.Result{}, nil, err // the status reports only completed actions
 	}
 	if keeps, err := r.keepsSlot(ctx, o, start, verdict, blocker); err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{}, nil, err
 	} else if !keeps {
 		r.queue.Leave(name)
 	}
@@ -272,15 +277,15 @@ func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1
 	if blocker != nil && verdict.Pod == lifecycle.NeedPod {
 		verdict = verdict.BlockedBy(o.Observation, blocker)
 	}
-	writeIn, err := r.writeStatus(ctx, o, verdict)
+	_, writeIn, err := r.writeStatus(ctx, o, verdict)
 	if err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{}, nil, err
 	}
 	expireIn, err := r.expire(ctx, o, verdict)
 	if err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{}, nil, err
 	}
-	return r.requeue(o, start, verdict, blocker, append(expireIn, writeIn)...), nil
+	return r.requeue(o, start, verdict, blocker, append(expireIn, writeIn)...), nil, nil
 }
 
 // notePods updates the manager's memory from the observed pods of a Conversation: whether the

@@ -467,3 +467,22 @@ func TestAStartIsRequeuedEvenIfItWritesNoStatus(t *testing.T) {
 		t.Errorf("the status was written: %+v", after.Status)
 	}
 }
+
+func TestASessionResumesWithoutWaitingForTheCache(t *testing.T) {
+	t.Parallel()
+	ns, manager := env.Namespace(t, nil), managerClient(t)
+	create(t, userSettings(ns, "ada"), withTask(ns, "c").With(func(s *v1alpha1.ConversationSpec) { s.Suspend = true }).Obj())
+	process := newProcess(manager, manager)
+	if _, err := process.Reconcile(t.Context(), requestFor(ns, "c")); err != nil {
+		t.Fatal(err)
+	}
+	change(t, awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended),
+		func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	if _, err := process.Reconcile(t.Context(), requestFor(ns, "c")); err != nil {
+		t.Fatal(err)
+	}
+	c, pod := getConversation(t, ns, "c"), kubelet{t, ns, "c"}.pod()
+	if c.Status.Attempt != 2 || lifecycle.LabelledAttempt(pod.Labels) != 2 {
+		t.Errorf("the status has attempt %d, the pod has attempt %d", c.Status.Attempt, lifecycle.LabelledAttempt(pod.Labels))
+	}
+}

@@ -29,9 +29,10 @@ type memoryEntry struct {
 	// created is set when this process sees the creation of the Conversation. It is reset when the
 	// process starts the session or writes the status.
 	created bool
-	// staleVersion is the resourceVersion before this process's last status write. While the cache
-	// still shows this version, any decision would be outdated and its write would conflict.
-	staleVersion string
+	// staleVersions are the resourceVersions before this process's last status writes. While the
+	// cache still shows one of these versions, any decision would be outdated and its write would
+	// conflict. The slice is empty as soon as the cache shows another version.
+	staleVersions []string
 	// podAttempt is the attempt of the pod that this process created at podCreated. It is 0 as soon
 	// as the cache shows the pod.
 	podAttempt int32
@@ -68,7 +69,7 @@ func (m *memory) get(c *v1alpha1.Conversation) memoryEntry {
 func (m *memory) update(c *v1alpha1.Conversation, change func(*memoryEntry)) {
 	entry := m.get(c)
 	change(&entry)
-	if !entry.created && entry.staleVersion == "" && entry.podAttempt == 0 && entry.refusal.err == nil &&
+	if !entry.created && len(entry.staleVersions) == 0 && entry.podAttempt == 0 && entry.refusal.err == nil &&
 		entry.failures == 0 && entry.missing == "" {
 		m.forget(client.ObjectKeyFromObject(c))
 		return

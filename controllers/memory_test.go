@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func TestTheManagerForgetsADeletedConversation(t *testing.T) {
 	if m.get(next).expectsPod(next, at(1)) {
 		t.Error("the next attempt expects the old attempt's pod")
 	}
-	if got := m.get(recreated); got != (memoryEntry{uid: "another-uid"}) {
+	if got := m.get(recreated); !reflect.DeepEqual(got, memoryEntry{uid: "another-uid"}) {
 		t.Errorf("a recreated Conversation has the entry %+v", got)
 	}
 	m.update(c, func(r *memoryEntry) { r.created, r.podAttempt, r.refusal = false, 0, refusal{} })
@@ -45,7 +46,7 @@ func TestTheManagerForgetsADeletedConversation(t *testing.T) {
 	}
 	m.update(c, func(r *memoryEntry) { r.created = true })
 	m.forget(client.ObjectKeyFromObject(c))
-	if got := m.get(c); got != (memoryEntry{uid: c.UID}) {
+	if got := m.get(c); !reflect.DeepEqual(got, memoryEntry{uid: c.UID}) {
 		t.Errorf("a forgotten Conversation has the entry %+v", got)
 	}
 }
