@@ -31,3 +31,15 @@ func (c *Conversation) GitOpsManager(field string) string {
 	}
 	return ""
 }
+
+// GitOpsManagers returns the tools that GitOpsManager finds for these spec fields, as managed fields
+// from which GitOpsManager reads them again. They are much smaller than metadata.managedFields.
+func (c *Conversation) GitOpsManagers(fields ...string) (managers []metav1.ManagedFieldsEntry) {
+	for _, field := range fields {
+		if manager := c.GitOpsManager(field); manager != "" {
+			managers = append(managers, metav1.ManagedFieldsEntry{Manager: strings.Clone(manager),
+				Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`)})
+		}
+	}
+	return managers
+}

@@ -33,7 +33,12 @@ func strip(object any) (any, error) {
 	if !isObject {
 		return object, nil
 	}
+	var managers []metav1.ManagedFieldsEntry
+	if c, isConversation := object.(*v1alpha1.Conversation); isConversation {
+		managers = c.GitOpsManagers("suspend", "restartAt") // a message to a stopped session changes these fields
+	}
 	stripMetadata(o)
+	o.SetManagedFields(managers)
 	switch o := object.(type) {
 	case *v1alpha1.Conversation:
 		spec := &o.Spec
@@ -67,7 +72,6 @@ func stripMetadata(o metav1.Object) {
 		}
 	}
 	o.SetAnnotations(kept)
-	o.SetManagedFields(nil)
 	o.SetOwnerReferences(nil)
 	o.SetFinalizers(nil)
 	o.SetLabels(nil)

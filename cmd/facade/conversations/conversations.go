@@ -177,7 +177,7 @@ func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, cha
 		if spec, state = change(c); spec == nil {
 			return nil
 		}
-		return s.patchSpec(ctx, c, spec)
+		return s.patchSpec(ctx, c, map[string]any{"uid": c.UID}, spec)
 	})
 	if err != nil {
 		return nil, err
@@ -186,16 +186,16 @@ func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, cha
 }
 
 // patchSpec patches fields of the spec. It refuses to change a field that a GitOps tool would change
-// back. The UID in the patch makes the patch fail if the conversation was recreated with the same
-// name.
-func (s *Service) patchSpec(ctx context.Context, c *v1alpha1.Conversation, spec map[string]any) error {
+// back. The metadata in the patch makes the patch fail if the conversation has other metadata now.
+// Its UID, for example, is another one if it was recreated with the same name.
+func (s *Service) patchSpec(ctx context.Context, c *v1alpha1.Conversation, metadata, spec map[string]any) error {
 	for field, value := range spec {
 		if manager := c.GitOpsManager(field); manager != "" && (field != suspendField || c.Spec.Suspend != value) {
 			return answer.Refuse(http.StatusConflict, manager+" manages the field spec."+field+
 				" of this conversation: change the field at its source")
 		}
 	}
-	return s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID}, "spec": spec})
+	return s.patch(ctx, c, map[string]any{"metadata": metadata, "spec": spec})
 }
 
 func (s *Service) patch(ctx context.Context, c *v1alpha1.Conversation, patch map[string]any) error {

@@ -125,13 +125,12 @@ func (w *waking) offer(ctx context.Context, c *v1alpha1.Conversation) (json.RawM
 func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMessage, error) {
 	changed, stop := w.cluster.WatchConversation(nameOf(c))
 	defer stop()
-	// Read the conversation from the API server: the cache may lack a stop that the user requested
-	// before the message.
-	fresh, err := w.conversations.Read(ctx, w.user, c.Name)
-	if err != nil || fresh.UID != c.UID {
-		fresh = nil
-	} else {
-		c = fresh
+	if c.Status.State != v1alpha1.StateStopped {
+		// Read the conversation from the API server: the cache may lack a stop that the user requested
+		// before the message.
+		if fresh, err := w.conversations.Read(ctx, w.user, c.Name); err == nil && fresh.UID == c.UID {
+			c = fresh
+		}
 	}
 	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
 		now, err := w.conversations.Find(ctx, w.user, c.Name)
@@ -156,10 +155,9 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 				return reply, err
 			}
 			w.attempt = -1 // the session ran; if it has ended now, it may be started again
-		} else if err := w.start(ctx, c, fresh); err != nil {
+		} else if err := w.start(ctx, c); err != nil {
 			return nil, err
 		}
-		fresh = nil // it is stale in the next iteration
 		select {
 		case <-changed:
 			pause = minWakePause
@@ -183,8 +181,8 @@ func (w *waking) unreachable(err error) bool {
 }
 
 // start requests the start of a stopped session. It returns an error if the session will not run
-// soon. fresh is the Conversation as just read from the API server, or nil.
-func (w *waking) start(ctx context.Context, c, fresh *v1alpha1.Conversation) (err error) {
+// soon.
+func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation) error {
 	attempt := max(1, c.Status.Attempt)
 	switch {
 	case c.DeletionTimestamp != nil:
@@ -201,12 +199,7 @@ func (w *waking) start(ctx context.Context, c, fresh *v1alpha1.Conversation) (er
 			return nil // the cache may not show the requested start yet
 		}
 		w.attempt, w.requested = attempt, time.Now()
-		if fresh == nil || fresh.Status.State != c.Status.State {
-			if fresh, err = w.conversations.Read(ctx, w.user, c.Name); err != nil {
-				return err
-			}
-		}
-		return w.conversations.Wake(ctx, fresh)
+		return w.conversations.Wake(ctx, w.user, c)
 	}
 	switch c.Status.Reason {
 	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject:

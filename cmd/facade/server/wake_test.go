@@ -14,7 +14,9 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -31,8 +33,9 @@ type sleeper struct {
 	watched func()
 
 	mu sync.Mutex
-	// reads is the number of reads of the conversation since a message began to wait.
-	reads int
+	// reads is the number of reads of the conversation since a message began to wait. live is the
+	// number of reads from the API server.
+	reads, live int
 	waits bool
 	// onRead is called at each read of the conversation. cached is an older version of the
 	// conversation in the cache, or nil.
@@ -65,18 +68,20 @@ func (c *sleeper) Conversation(context.Context, types.NamespacedName) (*v1alpha1
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reads++
+	c.live++
 	c.onRead()
 	return c.conversation.DeepCopy(), nil
 }
 
-func (c *sleeper) CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error) {
-	found, err := c.Conversation(ctx, key)
+func (c *sleeper) CachedConversation(context.Context, types.NamespacedName) (*v1alpha1.Conversation, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.reads++
+	c.onRead()
 	if c.cached != nil {
 		return c.cached.DeepCopy(), nil
 	}
-	return found, err
+	return c.conversation.DeepCopy(), nil
 }
 
 func (c *sleeper) WatchConversation(types.NamespacedName) (changed <-chan struct{}, stop func()) {
@@ -89,9 +94,20 @@ func (c *sleeper) WatchConversation(types.NamespacedName) (changed <-chan struct
 }
 
 func (c *sleeper) PatchConversation(_ context.Context, _ *v1alpha1.Conversation, patch []byte) error {
+	var expected struct{ Metadata metav1.ObjectMeta }
+	if err := json.Unmarshal(patch, &expected); err != nil {
+		return err
+	}
 	c.mu.Lock()
-	c.patches = append(c.patches, string(patch))
+	version := c.conversation.ResourceVersion
+	if expected.Metadata.ResourceVersion == "" || expected.Metadata.ResourceVersion == version {
+		c.patches = append(c.patches, string(patch))
+		version = ""
+	}
 	c.mu.Unlock()
+	if version != "" {
+		return apierrors.NewConflict(schema.GroupResource{}, "talk", nil)
+	}
 	c.update(func(s *v1alpha1.ConversationStatus) {
 		c.conversation.Spec.Suspend = false
 		c.conversation.Generation++
@@ -195,6 +211,39 @@ func TestAMessageOfTheLargestSizeWakesTheSession(t *testing.T) {
 	image := strings.Repeat("A", (int(DefaultOptions().Limits.MaxBody)-len(before+after))/4*4)
 	if code, body := c.message(t, before+image+after); code != http.StatusOK {
 		t.Errorf("answered %d %s", code, body)
+	}
+}
+
+func TestAWakeReadsTheAPIServerOnlyIfTheCacheIsOutdated(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		address, cached string
+		reads           int
+	}{
+		"current":  {address: "127.31.5.6", cached: "7"},
+		"outdated": {address: "127.31.5.7", cached: "6", reads: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSleeper("127.31.5.8", c.address)
+			sessionAt(t, c.address, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
+			s.conversation.Status.State, s.conversation.ResourceVersion = v1alpha1.StateStopped, "7"
+			s.cached = s.conversation.DeepCopy()
+			s.cached.ResourceVersion = c.cached
+			s.onRead = func() {
+				if len(s.patches) > 0 {
+					s.cached = nil
+				}
+			}
+			if code, body := s.message(t, aMessage); code != http.StatusOK {
+				t.Errorf("answered %d %s", code, body)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.live != c.reads || len(s.patches) != 1 {
+				t.Errorf("%d reads from the API server, want %d; patches: %q", s.live, c.reads, s.patches)
+			}
+		})
 	}
 }
 
