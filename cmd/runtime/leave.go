@@ -44,7 +44,7 @@ func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
-	if err := kept.Restore(ctx, file); err != nil {
+	if err := kept.Restore(ctx, file, s.journalRequested); err != nil {
 		s.log.Error("the session starts without its journal", "error", err)
 		s.lost = "Earlier messages could not be restored from the archive."
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -59,6 +60,23 @@ func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 	}
 	s.unrestored = true
 	return true, setRestoration(records, restorePending)
+}
+
+// requestRestoration requests the data of earlier attempts before the workspace is ready for them. A
+// warm pod calls it when it gets its first session: its workspace is fresh, so all data must be
+// restored. It does nothing if the archive's certificate needs the system's authorities, because
+// they may only be read after trust().
+func (s *run) requestRestoration() {
+	if s.env.attempt < 2 || s.doc.ArchiveCA == "" {
+		return
+	}
+	kept := s.openArchive()
+	if kept == nil {
+		return
+	}
+	ctx := context.Background() // the requests end with this process, or with their own time limits
+	s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
+	s.journalRequested = inParallel(func() (io.ReadCloser, error) { return kept.Journal(ctx) })
 }
 
 func setRestoration(records *workspace.Records, state string) error {

@@ -92,8 +92,10 @@ type run struct {
 	// restoring is set if the earlier attempts' files must be restored. unrestored is set while
 	// this attempt lacks these files.
 	restoring, unrestored bool
-	// findSnapshot is nil if nothing is restored from the archive.
-	findSnapshot func() (session.Snapshot, error)
+	// findSnapshot returns the description of the archived snapshot. It is nil if nothing is restored
+	// from the archive. journalRequested returns the archived journal, or is nil.
+	findSnapshot     func() (session.Snapshot, error)
+	journalRequested func() (io.ReadCloser, error)
 	// noBranch is the error of the clone if the repository no longer has the session's branch. The
 	// attempt then clones the default branch, and needs a snapshot to restore the deleted branch.
 	noBranch error
@@ -254,9 +256,11 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if s.restoring, err = s.mustRestore(records); err != nil {
 		return nil, err
 	}
-	kept := handover.New(s.doc.ArchiveURL, s.doc.ArchiveCA, s.doc.UID, s.archiveTokens(), s.env.attempt, s.log)
-	s.set(func() { s.archive = kept })
-	if s.restoring && kept != nil {
+	kept := s.archive
+	if kept == nil {
+		kept = s.openArchive()
+	}
+	if s.restoring && kept != nil && s.findSnapshot == nil {
 		s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
 	}
 	s.restore(ctx, kept, records.File(journalFile))
@@ -273,6 +277,12 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	s.keep(kept, events)
 	return records, prepared
+}
+
+func (s *run) openArchive() *handover.Archive {
+	kept := handover.New(s.doc.ArchiveURL, s.doc.ArchiveCA, s.doc.UID, s.archiveTokens(), s.env.attempt, s.log)
+	s.set(func() { s.archive = kept })
+	return kept
 }
 
 func (s *run) archiveTokens() string {

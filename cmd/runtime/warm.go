@@ -233,6 +233,7 @@ func (p *warmPod) assign(bind *session.Bind) (started *run, code int, err error)
 	if err != nil {
 		return nil, http.StatusForbidden, err
 	}
+	fresh := p.owner.Free()
 	if err := p.owner.Take(fmt.Sprintf("%s/%d", bind.UID, bind.Attempt)); errors.Is(err, workspace.ErrOwned) {
 		return nil, http.StatusConflict, err
 	} else if err != nil {
@@ -242,6 +243,9 @@ func (p *warmPod) assign(bind *session.Bind) (started *run, code int, err error)
 	if err == nil {
 		started = newRun(env, doc, store, os.Stdout)
 		started.secured = certificate != nil
+		if fresh {
+			started.requestRestoration()
+		}
 		err = started.serveLocally()
 	}
 	if err != nil {

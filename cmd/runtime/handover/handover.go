@@ -139,10 +139,20 @@ func (a *Archive) position(ctx context.Context, method, path string, query url.V
 	return position, err
 }
 
+// Journal requests the archived journal. The caller closes the reader.
+func (a *Archive) Journal(ctx context.Context) (io.ReadCloser, error) {
+	response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return response.Body, nil
+}
+
 // Restore appends the archived events that the journal file lacks. The workspace may be lost, or
 // older than the archived journal. If the file is missing, Restore retries until ctx ends. If the
-// file exists, Restore tries only once.
-func (a *Archive) Restore(ctx context.Context, file string) error {
+// file exists, Restore tries only once. The first try uses the result of the function requested, if
+// it is not nil: an earlier call of Journal.
+func (a *Archive) Restore(ctx context.Context, file string, requested func() (io.ReadCloser, error)) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 		defer cancel()
@@ -152,10 +162,14 @@ func (a *Archive) Restore(ctx context.Context, file string) error {
 		return nil
 	}
 	return retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
-		response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, nil, nil)
+		request := func() (io.ReadCloser, error) { return a.Journal(ctx) }
+		if requested != nil {
+			request, requested = requested, nil
+		}
+		archived, err := request()
 		if err == nil {
-			defer response.Body.Close()
-			err = record.Write(file, response.Body, 0o600)
+			defer archived.Close()
+			err = record.Write(file, archived, 0o600)
 		}
 		if err != nil && !errors.Is(err, ErrGone) {
 			a.log.Warn("restoring the journal from the archive failed", "error", err)

@@ -233,7 +233,7 @@ func TestALostJournalIsRestoredAndContinued(t *testing.T) {
 	finish(t, k.attempt(1).Keep(open(t, inFile(t), "a", "b")))
 	file := inFile(t)
 	second := k.attempt(2)
-	if err := second.Restore(t.Context(), file); err != nil {
+	if err := second.Restore(t.Context(), file, nil); err != nil {
 		t.Fatal(err)
 	}
 	finish(t, second.Keep(open(t, file, "c")))
@@ -269,7 +269,7 @@ func TestAnOlderJournalIsCompletedFromTheArchive(t *testing.T) {
 			t.Fatal(err)
 		}
 		second := k.attempt(2)
-		if err := second.Restore(t.Context(), again); err != nil {
+		if err := second.Restore(t.Context(), again, nil); err != nil {
 			t.Fatal(err)
 		}
 		restored := open(t, again)
@@ -297,7 +297,7 @@ func TestALargeJournalTakesLittleMemoryAtAStart(t *testing.T) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if err := k.attempt(2).Restore(t.Context(), file); err != nil {
+	if err := k.attempt(2).Restore(t.Context(), file, nil); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
@@ -339,7 +339,7 @@ func TestAStaleAttemptIsRefused(t *testing.T) {
 	first := k.attempt(1).Keep(j)
 	finish(t, first)
 	file := inFile(t)
-	if err := k.attempt(2).Restore(t.Context(), file); err != nil {
+	if err := k.attempt(2).Restore(t.Context(), file, nil); err != nil {
 		t.Fatal(err)
 	}
 	current := open(t, file, "second")
@@ -358,7 +358,7 @@ func TestNothingIsRetriedForADeletedConversation(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	k.deleted.Store(true)
-	if err := k.attempt(2).Restore(t.Context(), inFile(t)); !errors.Is(err, ErrGone) {
+	if err := k.attempt(2).Restore(t.Context(), inFile(t), nil); !errors.Is(err, ErrGone) {
 		t.Errorf("the journal of a conversation that is gone: %v", err)
 	}
 	keeper := k.attempt(1).Keep(open(t, inFile(t), "a"))
