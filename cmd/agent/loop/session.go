@@ -96,7 +96,7 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 		first.Replayed = len(options.Recording)
 	}
 	s.state.apply(first)
-	if err := s.openTools(ctx, params); err != nil {
+	if err := s.openTools(ctx, params, false); err != nil {
 		return nil, err
 	}
 	log, err := turnlog.Create(options.Home, id)
@@ -130,11 +130,10 @@ func Load(ctx context.Context, client Client, options Options, params acp.Sessio
 	if filepath.IsAbs(params.Cwd) {
 		s.state.cwd = params.Cwd
 	}
-	if err := s.openTools(ctx, params); err != nil {
+	if err := s.openTools(ctx, params, true); err != nil {
 		s.Close()
 		return nil, err
 	}
-	s.shell.KillLeftovers()
 	for _, record := range records {
 		if !resend {
 			break
@@ -147,7 +146,9 @@ func Load(ctx context.Context, client Client, options Options, params acp.Sessio
 	return s, nil
 }
 
-func (s *Session) openTools(ctx context.Context, params acp.SessionParams) (err error) {
+// openTools opens the session's shell and its tool servers. loaded is set if the session had an
+// earlier agent, which may have left processes running when it was killed.
+func (s *Session) openTools(ctx context.Context, params acp.SessionParams, loaded bool) (err error) {
 	if s.options.Model == nil {
 		return errNoModel
 	}
@@ -156,6 +157,9 @@ func (s *Session) openTools(ctx context.Context, params acp.SessionParams) (err 
 			return failure(kindImage, err.Error())
 		}
 		return err
+	}
+	if loaded {
+		s.shell.KillLeftovers()
 	}
 	if s.servers, err = tools.Connect(ctx, params.MCPServers); err != nil {
 		s.shell.Close()

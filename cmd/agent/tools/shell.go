@@ -71,8 +71,7 @@ type completion struct {
 	exited bool
 }
 
-// NewShell finds a shell program. The first command starts it. If a killed agent may have left
-// processes of this session running, the caller must also call KillLeftovers.
+// NewShell finds a shell program. The first command starts it.
 func NewShell(dir, session, state string) (*Shell, error) {
 	s := &Shell{dir: dir, cwd: dir, session: session, state: state}
 	var err error
@@ -87,10 +86,10 @@ func NewShell(dir, session, state string) (*Shell, error) {
 	return s, nil
 }
 
-// KillLeftovers kills all processes that shells of this session started, also those that an earlier
-// agent left running when it was killed. It reads the environment of every process that it can see,
-// and the kernel delays such a read while that process changes its memory. A start that has no
-// earlier agent should therefore not call it.
+// KillLeftovers kills all processes that shells of this session started. An earlier agent may have
+// left such processes running when it was killed. Call KillLeftovers only if there may be such
+// processes: it reads the environment of every visible process, and the kernel delays the read while
+// that process changes its memory.
 func (s *Shell) KillLeftovers() {
 	for _, pid := range withVariable(markerVariable + "=" + s.session) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
