@@ -14,6 +14,22 @@ var manualManagers = []string{"kubectl-parley", "kubectl", "parley-facade"}
 // GitOpsManager returns the tool that reapplies a spec field periodically, such as Flux or Argo CD,
 // or an empty text. The Conversation must include its metadata.managedFields.
 func (c *Conversation) GitOpsManager(field string) string {
+	return c.findGitOpsManagers(field)[field]
+}
+
+// GitOpsManagers returns the tools that GitOpsManager finds for these spec fields, as managed fields
+// from which GitOpsManager reads them again. They are much smaller than metadata.managedFields.
+func (c *Conversation) GitOpsManagers(fields ...string) (managers []metav1.ManagedFieldsEntry) {
+	for field, manager := range c.findGitOpsManagers(fields...) {
+		managers = append(managers, metav1.ManagedFieldsEntry{Manager: strings.Clone(manager),
+			Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`)})
+	}
+	return managers
+}
+
+// findGitOpsManagers returns the first tool that reapplies each of these spec fields.
+func (c *Conversation) findGitOpsManagers(fields ...string) map[string]string {
+	found := map[string]string{}
 	for _, entry := range c.ManagedFields {
 		// GitOps tools are recognized by server-side apply (the operation Apply). By default, Argo
 		// CD does not use it, so Argo CD is recognized by its name.
@@ -25,21 +41,14 @@ func (c *Conversation) GitOpsManager(field string) string {
 		var owned struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
-		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) == nil && owned.Spec["f:"+field] != nil {
-			return entry.Manager
+		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) != nil {
+			continue
+		}
+		for _, field := range fields {
+			if found[field] == "" && owned.Spec["f:"+field] != nil {
+				found[field] = entry.Manager
+			}
 		}
 	}
-	return ""
-}
-
-// GitOpsManagers returns the tools that GitOpsManager finds for these spec fields, as managed fields
-// from which GitOpsManager reads them again. They are much smaller than metadata.managedFields.
-func (c *Conversation) GitOpsManagers(fields ...string) (managers []metav1.ManagedFieldsEntry) {
-	for _, field := range fields {
-		if manager := c.GitOpsManager(field); manager != "" {
-			managers = append(managers, metav1.ManagedFieldsEntry{Manager: strings.Clone(manager),
-				Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`)})
-		}
-	}
-	return managers
+	return found
 }

@@ -19,11 +19,11 @@ func TestGitOpsManagersOfFieldsSurviveInShortForm(t *testing.T) {
 		entries            []metav1.ManagedFieldsEntry
 		suspend, restartAt string
 	}{
-		"Flux":     {[]metav1.ManagedFieldsEntry{owner("kustomize-controller", "Apply", "suspend")}, "kustomize-controller", ""},
-		"Argo CD":  {[]metav1.ManagedFieldsEntry{owner("argocd-controller", "Update", "restartAt")}, "", "argocd-controller"},
+		"Flux":     {[]metav1.ManagedFieldsEntry{owner("flux", "Apply", "suspend")}, "flux", ""},
+		"Argo CD":  {[]metav1.ManagedFieldsEntry{owner("argocd", "Update", "restartAt")}, "", "argocd"},
 		"a person": {[]metav1.ManagedFieldsEntry{owner("kubectl", "Apply", "suspend")}, "", ""},
-		"several": {[]metav1.ManagedFieldsEntry{owner("kubectl-edit", "Update", "restartAt"), owner("helm", "Apply", "suspend"),
-			owner("flux", "Apply", "restartAt")}, "helm", "flux"},
+		"several": {[]metav1.ManagedFieldsEntry{owner("kubectl-edit", "Update", "restartAt"),
+			owner("helm", "Apply", "suspend"), owner("flux", "Apply", "restartAt")}, "helm", "flux"},
 	} {
 		conversation := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{ManagedFields: c.entries}}
 		conversation.ManagedFields = conversation.GitOpsManagers("suspend", "restartAt")
