@@ -186,8 +186,8 @@ func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, cha
 }
 
 // patchSpec patches fields of the spec. It refuses to change a field that a GitOps tool would change
-// back. The metadata in the patch makes the patch fail if the conversation has other metadata now.
-// Its UID, for example, is another one if it was recreated with the same name.
+// back. The patch fails if its metadata does not match, for example after the conversation was
+// recreated (its UID changed).
 func (s *Service) patchSpec(ctx context.Context, c *v1alpha1.Conversation, metadata, spec map[string]any) error {
 	for field, value := range spec {
 		if manager := c.GitOpsManager(field); manager != "" && (field != suspendField || c.Spec.Suspend != value) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 )
@@ -14,18 +12,21 @@ import (
 const maxClockSkew = time.Minute
 
 // Wake requests the start of a stopped conversation. It changes nothing if the conversation is not
-// stopped, or if its start is already requested. The conversation may come from the cache: if it is
-// outdated, the API server refuses the change, and Wake reads the conversation from the API server.
-func (s *Service) Wake(ctx context.Context, u *auth.User, c *v1alpha1.Conversation) error {
-	err := s.wake(ctx, c, map[string]any{"uid": c.UID, "resourceVersion": c.ResourceVersion})
-	if apierrors.IsConflict(err) {
-		fresh, err := s.Read(ctx, u, c.Name)
-		if err != nil {
-			return err
-		}
-		return changeRefusal(ctx, s.wake(ctx, fresh, map[string]any{"uid": c.UID}))
+// stopped, or if its start is already requested. The conversation may come from the cache. If the
+// request fails, for example because the cached version is outdated, Wake reads the conversation from
+// the API server and tries again. It returns the version of the last try.
+func (s *Service) Wake(ctx context.Context, u *auth.User, c *v1alpha1.Conversation) (*v1alpha1.Conversation, error) {
+	if s.wake(ctx, c, map[string]any{"uid": c.UID, "resourceVersion": c.ResourceVersion}) == nil {
+		return c, nil
 	}
-	return changeRefusal(ctx, err)
+	fresh, err := s.Read(ctx, u, c.Name)
+	switch {
+	case err != nil:
+		return c, err
+	case fresh.UID != c.UID:
+		return c, notFound
+	}
+	return fresh, changeRefusal(ctx, s.wake(ctx, fresh, map[string]any{"uid": c.UID}))
 }
 
 // wake requests the start if the conversation still has this metadata.

@@ -198,8 +198,10 @@ func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation) error {
 		if time.Since(w.requested) < maxWakePause {
 			return nil // the cache may not show the requested start yet
 		}
-		w.attempt, w.requested = attempt, time.Now()
-		return w.conversations.Wake(ctx, w.user, c)
+		w.requested = time.Now()
+		woken, err := w.conversations.Wake(ctx, w.user, c)
+		w.attempt = max(1, woken.Status.Attempt)
+		return err
 	}
 	switch c.Status.Reason {
 	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject:

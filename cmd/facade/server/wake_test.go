@@ -36,7 +36,7 @@ type sleeper struct {
 	// reads is the number of reads of the conversation since a message began to wait. live is the
 	// number of reads from the API server.
 	reads, live int
-	waits bool
+	waits       bool
 	// onRead is called at each read of the conversation. cached is an older version of the
 	// conversation in the cache, or nil.
 	onRead       func()
