@@ -44,7 +44,10 @@ func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
-	if err := kept.Restore(ctx, file, s.journalRequested); err != nil {
+	if s.abandonRequests != nil {
+		defer context.AfterFunc(ctx, s.abandonRequests)()
+	}
+	if err := kept.Restore(ctx, file, s.requestedJournal); err != nil {
 		s.log.Error("the session starts without its journal", "error", err)
 		s.lost = "Earlier messages could not be restored from the archive."
 	}

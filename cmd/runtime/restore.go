@@ -64,19 +64,20 @@ func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 
 // requestRestoration requests the data of earlier attempts before the workspace is ready for them. A
 // warm pod calls it when it gets its first session: its workspace is fresh, so all data must be
-// restored. It does nothing if the archive's certificate needs the system's authorities, because
-// they may only be read after trust().
+// restored. It does nothing if the class has own authorities and the archive's certificate is not
+// from Parley: the session may then connect only after the call of trust().
 func (s *run) requestRestoration() {
-	if s.env.attempt < 2 || s.doc.ArchiveCA == "" {
+	if s.env.attempt < 2 || s.doc.ArchiveCA == "" && s.doc.CABundle != "" {
 		return
 	}
 	kept := s.openArchive()
 	if kept == nil {
 		return
 	}
-	ctx := context.Background() // the requests end with this process, or with their own time limits
+	ctx, cancel := context.WithCancel(context.Background())
+	s.abandonRequests = cancel
 	s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
-	s.journalRequested = inParallel(func() (io.ReadCloser, error) { return kept.Journal(ctx) })
+	s.requestedJournal = inParallel(func() (io.ReadCloser, error) { return kept.Journal(ctx) })
 }
 
 func setRestoration(records *workspace.Records, state string) error {

@@ -93,9 +93,11 @@ type run struct {
 	// this attempt lacks these files.
 	restoring, unrestored bool
 	// findSnapshot returns the description of the archived snapshot. It is nil if nothing is restored
-	// from the archive. journalRequested returns the archived journal, or is nil.
+	// from the archive. requestedJournal returns the archived journal, or is nil. abandonRequests ends
+	// the requests of requestRestoration. It is nil if there are none.
 	findSnapshot     func() (session.Snapshot, error)
-	journalRequested func() (io.ReadCloser, error)
+	requestedJournal func() (io.ReadCloser, error)
+	abandonRequests  func()
 	// noBranch is the error of the clone if the repository no longer has the session's branch. The
 	// attempt then clones the default branch, and needs a snapshot to restore the deleted branch.
 	noBranch error
@@ -259,6 +261,9 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	kept := s.archive
 	if kept == nil {
 		kept = s.openArchive()
+	}
+	if s.abandonRequests != nil {
+		context.AfterFunc(ctx, s.abandonRequests)
 	}
 	if s.restoring && kept != nil && s.findSnapshot == nil {
 		s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })

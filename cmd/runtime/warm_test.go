@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -409,5 +410,76 @@ func TestAnAgentGetsTheSameVariablesInWarmAndColdPods(t *testing.T) {
 	delete(got, "PARLEY_SESSION_DIR")
 	if !maps.Equal(got, want) {
 		t.Errorf("the variables are\n%v\nwant\n%v", got, want)
+	}
+}
+
+// nextInWarmPod runs the first attempt of a session in a cold pod. It returns a warm pod for the
+// second attempt, with an empty workspace.
+func nextInWarmPod(t *testing.T) (*scratchPod, *warmPod) {
+	t.Helper()
+	s := newScratchPod(t, session.Document{})
+	s.begin(t)
+	s.waitReady(t)
+	s.sh(t, "echo done > work")
+	s.stop(t)
+	s.empty(t)
+	s.image = nil
+	w := warm(t, s.pod)
+	w.bind.Attempt, w.bind.RanAttempt = 2, 1
+	return s, w
+}
+
+func TestAWarmPodRestoresAnEarlierAttempt(t *testing.T) {
+	t.Parallel()
+	for name, failures := range map[string]int32{"at once": 0, "after the archive was away": 4} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, w := nextInWarmPod(t)
+			left := atomic.Int32{}
+			left.Store(failures)
+			intercept := func(w http.ResponseWriter, _ *http.Request) bool {
+				if left.Add(-1) < 0 {
+					return false
+				}
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return true
+			}
+			s.intercept.Store(&intercept)
+			w.start(t)
+			w.bindReady(t)
+			if got := s.sh(t, "cat work"); got != "done" {
+				t.Errorf("the restored file contains %q", got)
+			}
+		})
+	}
+}
+
+// The archive begins to send the journal, but does not finish.
+func TestASessionStopsWhileItWaitsForItsJournal(t *testing.T) {
+	t.Parallel()
+	s, w := nextInWarmPod(t)
+	over, requested := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(requested) })
+	intercept := func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, session.ArchiveEvents) {
+			return false
+		}
+		_ = http.NewResponseController(w).Flush()
+		once()
+		<-over
+		return true
+	}
+	s.intercept.Store(&intercept)
+	t.Cleanup(func() { close(over) })
+	w.start(t)
+	if code, bound := w.send(t, "", w.sealed(t, nil)); code != http.StatusOK || bound.Ready {
+		t.Fatalf("the Bind is answered with %d: %+v", code, bound)
+	}
+	<-requested
+	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := w.wait(t); code != 128+int(syscall.SIGTERM) {
+		t.Errorf("the session ended with status %d", code)
 	}
 }

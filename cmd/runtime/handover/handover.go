@@ -42,8 +42,8 @@ const (
 	// firstBackOff and lastBackOff are the shortest and the longest wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
-	// firstEndBackOff and lastEndBackOff replace firstBackOff and lastBackOff at the end of a
-	// session, when little time is left.
+	// firstEndBackOff and lastEndBackOff replace firstBackOff and lastBackOff when a user waits, or
+	// when little time is left at the end of a session.
 	firstEndBackOff = 100 * time.Millisecond
 	lastEndBackOff  = time.Second
 )
@@ -150,9 +150,9 @@ func (a *Archive) Journal(ctx context.Context) (io.ReadCloser, error) {
 
 // Restore appends the archived events that the journal file lacks. The workspace may be lost, or
 // older than the archived journal. If the file is missing, Restore retries until ctx ends. If the
-// file exists, Restore tries only once. The first try uses the result of the function requested, if
-// it is not nil: an earlier call of Journal.
-func (a *Archive) Restore(ctx context.Context, file string, requested func() (io.ReadCloser, error)) error {
+// file exists, Restore tries only once. If early is set, the first try uses its result, which comes
+// from an earlier call of Journal.
+func (a *Archive) Restore(ctx context.Context, file string, early func() (io.ReadCloser, error)) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 		defer cancel()
@@ -161,10 +161,10 @@ func (a *Archive) Restore(ctx context.Context, file string, requested func() (io
 		}
 		return nil
 	}
-	return retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
+	return retry(ctx, firstEndBackOff, lastBackOff, func(ctx context.Context) error {
 		request := func() (io.ReadCloser, error) { return a.Journal(ctx) }
-		if requested != nil {
-			request, requested = requested, nil
+		if early != nil {
+			request, early = early, nil
 		}
 		archived, err := request()
 		if err == nil {
