@@ -40,6 +40,10 @@ const (
 	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
 	// warmQuiet is the usual pause between the last claim of a pod and the refill of its pool.
 	warmQuiet = 500 * time.Millisecond
+	// maxStartTime is how long a Bind request in flight delays the refill of pools. A Bind request ends
+	// when its session is ready. A session that takes longer, for example because of a large clone,
+	// mostly waits for the network.
+	maxStartTime = time.Second
 	// warmPatience limits how long a pool waits to be refilled. After this time, it is refilled
 	// even while sessions claim its pods or start.
 	warmPatience = 5 * time.Second
@@ -57,9 +61,9 @@ type warmPoolReconciler struct {
 	set        *warmSet
 	pause      *warmPause
 	paused     chan event.GenericEvent
-	// starting reports whether a session starts: it waits to be reconciled, or a Bind request to its
-	// warm pod is in flight.
-	starting func() bool
+	// sessionsStart reports whether a Conversation waits to be reconciled, or a Bind request began
+	// within maxStartTime and is still in flight.
+	sessionsStart func() bool
 
 	mu sync.Mutex
 	// counted maps a class to the counts in its status that this manager wrote last. The manager
@@ -72,8 +76,9 @@ type warmPoolReconciler struct {
 
 func newWarmPoolReconciler(r *conversationReconciler) *warmPoolReconciler {
 	p := &warmPoolReconciler{gatherer: &r.gatherer, client: r.client, namespaces: r.namespaces, set: r.warm,
-		pause: &r.warmPause, starting: func() bool { return r.backlog() > 0 || !r.calls.Idle() }, paused: make(chan event.GenericEvent, 1024),
-		counted: map[string]v1alpha1.SessionClassStatus{}, waiting: map[poolKey]time.Time{}}
+		pause: &r.warmPause, paused: make(chan event.GenericEvent, 1024),
+		sessionsStart: func() bool { return r.backlog() > 0 || r.calls.Recent(maxStartTime) },
+		counted:       map[string]v1alpha1.SessionClassStatus{}, waiting: map[poolKey]time.Time{}}
 	p.pause.changed = func(namespace string) {
 		object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 		select {
@@ -338,7 +343,7 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 // the pods is left.
 func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing int) bool {
 	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
-	return r.starting() || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
+	return r.sessionsStart() || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
 }
 
 // overdue reports whether a pool has waited to be refilled for at least warmPatience. The first

@@ -5,6 +5,7 @@ package calls
 import (
 	"context"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -18,13 +19,13 @@ type Pool struct {
 	done  chan event.GenericEvent
 
 	mu      sync.Mutex
-	running map[string]bool
+	running map[string]time.Time // when the calls began, by key
 }
 
 // New returns a pool. The parameter limit is the maximum number of concurrent calls.
 func New(limit int) *Pool {
 	return &Pool{slots: make(chan struct{}, limit), done: make(chan event.GenericEvent, 1024),
-		running: map[string]bool{}}
+		running: map[string]time.Time{}}
 }
 
 // Done returns a channel. Whenever a call has ended, the channel receives an event for the
@@ -34,11 +35,16 @@ func (p *Pool) Done() <-chan event.GenericEvent { return p.done }
 // Busy reports whether the pool runs at least half of its maximum number of calls.
 func (p *Pool) Busy() bool { return 2*len(p.slots) >= cap(p.slots) }
 
-// Idle reports whether no call runs or waits.
-func (p *Pool) Idle() bool {
+// Recent reports whether a call began within this time and has not ended.
+func (p *Pool) Recent(within time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.running) == 0
+	for _, began := range p.running {
+		if time.Since(began) < within {
+			return true
+		}
+	}
+	return false
 }
 
 // Go runs a call in the background, unless a call with the same key is running. When the call has
@@ -46,10 +52,10 @@ func (p *Pool) Idle() bool {
 func (p *Pool) Go(ctx context.Context, key string, name types.NamespacedName, call func(context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.running[key] {
+	if _, runs := p.running[key]; runs {
 		return
 	}
-	p.running[key] = true
+	p.running[key] = time.Now()
 	go p.run(ctx, key, name, call)
 }
 

@@ -48,21 +48,21 @@ func TestAFullPoolDelaysFurtherCalls(t *testing.T) {
 	}
 }
 
-func TestAPoolIsIdleOnlyWithoutCalls(t *testing.T) {
+func TestOnlyCallsInFlightAreRecent(t *testing.T) {
 	pool, release := calls.New(1), make(chan struct{})
-	if !pool.Idle() {
-		t.Error("not idle before the first call")
+	if pool.Recent(time.Hour) {
+		t.Error("a call is recent before the first call")
 	}
 	for _, name := range []string{"runs", "waits"} {
 		pool.Go(t.Context(), name, types.NamespacedName{Name: name}, func(context.Context) { <-release })
 	}
 	release <- struct{}{}
-	if <-pool.Done(); pool.Idle() {
-		t.Error("idle during a call")
+	if <-pool.Done(); !pool.Recent(time.Hour) || pool.Recent(0) {
+		t.Error("the age of a call in flight is wrong")
 	}
 	close(release)
-	if <-pool.Done(); !pool.Idle() {
-		t.Error("not idle after the last call")
+	if <-pool.Done(); pool.Recent(time.Hour) {
+		t.Error("a call is recent after the last call")
 	}
 }
 
