@@ -26,6 +26,7 @@ import (
 	"github.com/parley-dev/parley/controllers/calls"
 	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/controllers/queue"
+	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
 // +kubebuilder:rbac:groups=parley.dev,resources=conversations,verbs=get;list;watch;delete
@@ -224,18 +225,22 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		r.memory.update(conversation, func(m *memoryEntry) { m.staleVersions = nil })
 	}
 	result, recorded, err := r.reconcile(ctx, conversation)
-	if recorded != nil && err == nil {
-		// Act now, and do not wait until the cache shows the record. If the new verdict must be
-		// recorded, too, the watch event of that write requeues the Conversation.
-		result, _, err = r.reconcile(ctx, recorded)
+	if recorded == nil || err != nil {
+		return result, err
 	}
+	// Act now, and do not wait until the cache shows the record. If the new verdict must be recorded,
+	// too, the watch event of that write requeues the Conversation.
+	if _, err := slimcache.Transform(recorded); err != nil { // as in the cache
+		return reconcile.Result{}, err
+	}
+	result, _, err = r.reconcile(ctx, recorded)
 	return result, err
 }
 
 // reconcile gathers the objects of a Conversation and judges them. If a start is needed, it assigns
 // a slot and prepares the start. Then it acts, writes the status, deletes expired objects and
 // requeues. If the verdict must be recorded first, reconcile only writes the status, and returns the
-// Conversation with this status. The next reconcile acts.
+// Conversation with this status. Reconcile then calls reconcile again, which acts.
 func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1alpha1.Conversation) (
 	result reconcile.Result, recorded *v1alpha1.Conversation, err error) {
 	name := client.ObjectKeyFromObject(conversation)

@@ -471,7 +471,8 @@ func TestAStartIsRequeuedEvenIfItWritesNoStatus(t *testing.T) {
 func TestASessionResumesWithoutWaitingForTheCache(t *testing.T) {
 	t.Parallel()
 	ns, manager := env.Namespace(t, nil), managerClient(t)
-	create(t, userSettings(ns, "ada"), withTask(ns, "c").With(func(s *v1alpha1.ConversationSpec) { s.Suspend = true }).Obj())
+	suspended := func(s *v1alpha1.ConversationSpec) { s.Suspend = true }
+	create(t, userSettings(ns, "ada"), withTask(ns, "c").With(suspended).Obj())
 	process := newProcess(manager, manager)
 	if _, err := process.Reconcile(t.Context(), requestFor(ns, "c")); err != nil {
 		t.Fatal(err)
