@@ -26,6 +26,10 @@ var keptAnnotations = map[string]int{
 	v1alpha1.AnnotationRequestedBy: 1024, v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,
 }
 
+// SuspendField and RestartField are the spec fields that a message to a stopped session changes. The
+// cache keeps the GitOps tools that manage these fields.
+const SuspendField, RestartField = "suspend", "restartAt"
+
 // strip removes the fields that no response uses, so that no user can fill the facade's memory.
 // Of the first message, it keeps only the first line, for the title.
 func strip(object any) (any, error) {
@@ -35,7 +39,7 @@ func strip(object any) (any, error) {
 	}
 	var managers []metav1.ManagedFieldsEntry
 	if c, isConversation := object.(*v1alpha1.Conversation); isConversation {
-		managers = c.GitOpsManagers("suspend", "restartAt") // a message to a stopped session changes these fields
+		managers = c.CompactManagedFields(SuspendField, RestartField)
 	}
 	stripMetadata(o)
 	o.SetManagedFields(managers)

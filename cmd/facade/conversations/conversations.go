@@ -115,11 +115,11 @@ func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	if err != nil {
 		return nil, err
 	}
-	return c, changeRefusal(ctx, do(ctx, c))
+	return c, ChangeRefusal(ctx, do(ctx, c))
 }
 
-// changeRefusal returns the response to the error of a change.
-func changeRefusal(ctx context.Context, err error) error {
+// ChangeRefusal returns the response to the error of a change.
+func ChangeRefusal(ctx context.Context, err error) error {
 	refusal, refused := errors.AsType[*answer.Refusal](err)
 	switch {
 	case err == nil:
@@ -140,7 +140,7 @@ func (s *Service) Stop(ctx context.Context, u *auth.User, id string) (any, error
 		if before = stateOf(c); before != v1alpha1.StateStopped {
 			message = "Conversation stopped successfully"
 		}
-		return map[string]any{suspendField: true}, before
+		return map[string]any{cluster.SuspendField: true}, before
 	})
 	if stopped != nil {
 		stopped.Message = &message
@@ -158,13 +158,11 @@ func (s *Service) Start(ctx context.Context, u *auth.User, id string) (any, erro
 	})
 }
 
-const suspendField = "suspend"
-
 // startSpec returns the fields of the spec that start a stopped conversation.
 func startSpec(c *v1alpha1.Conversation) map[string]any {
-	spec := map[string]any{suspendField: false}
+	spec := map[string]any{cluster.SuspendField: false}
 	if c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped {
-		spec["restartAt"] = c.NextRestart(time.Now()) // the session ended for a reason other than suspend
+		spec[cluster.RestartField] = c.NextRestart(time.Now()) // the session ended for a reason other than suspend
 	}
 	return spec
 }
@@ -190,7 +188,7 @@ func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, cha
 // recreated (its UID changed).
 func (s *Service) patchSpec(ctx context.Context, c *v1alpha1.Conversation, metadata, spec map[string]any) error {
 	for field, value := range spec {
-		if manager := c.GitOpsManager(field); manager != "" && (field != suspendField || c.Spec.Suspend != value) {
+		if manager := c.GitOpsManager(field); manager != "" && (field != cluster.SuspendField || c.Spec.Suspend != value) {
 			return answer.Refuse(http.StatusConflict, manager+" manages the field spec."+field+
 				" of this conversation: change the field at its source")
 		}

@@ -10,11 +10,13 @@ import (
 	"net/http"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/auth"
+	"github.com/parley-dev/parley/cmd/facade/conversations"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/internal/answer"
 	"github.com/parley-dev/parley/cmd/internal/limits"
@@ -110,6 +112,8 @@ type waking struct {
 	attempt int32
 	// requested is the time at which the message last requested a start.
 	requested time.Time
+	// refused is the resourceVersion of the conversation whose start was last refused.
+	refused string
 	// unreached is the time at which the session became unreachable; zero if the session can be
 	// reached.
 	unreached time.Time
@@ -133,7 +137,7 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 		}
 	}
 	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
-		now, err := w.conversations.Find(ctx, w.user, c.Name)
+		now, err := w.find(ctx, c.Name)
 		switch {
 		case ctx.Err() != nil:
 			return nil, notAwake(c)
@@ -168,6 +172,16 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 	}
 }
 
+// find returns the cached conversation. If its start was refused, find reads the conversation from the
+// API server.
+func (w *waking) find(ctx context.Context, name string) (*v1alpha1.Conversation, error) {
+	c, err := w.conversations.Find(ctx, w.user, name)
+	if err == nil && w.refused != "" && c.ResourceVersion == w.refused {
+		return w.conversations.Read(ctx, w.user, name)
+	}
+	return c, err
+}
+
 // unreachable reports whether the session has been unreachable for longer than reachTimeout.
 func (w *waking) unreachable(err error) bool {
 	if !errors.Is(err, live.Unreachable) {
@@ -198,10 +212,18 @@ func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation) error {
 		if time.Since(w.requested) < maxWakePause {
 			return nil // the cache may not show the requested start yet
 		}
-		w.requested = time.Now()
-		woken, err := w.conversations.Wake(ctx, w.user, c)
-		w.attempt = max(1, woken.Status.Attempt)
-		return err
+		err := w.conversations.Wake(ctx, c)
+		switch {
+		case err == nil:
+			w.attempt, w.requested = attempt, time.Now()
+		case w.refused == c.ResourceVersion && !apierrors.IsConflict(err):
+			return conversations.ChangeRefusal(ctx, err)
+		default:
+			// The cached version may be outdated. In the current version, the user may have stopped the
+			// conversation before the message.
+			w.refused, w.unsuspended = c.ResourceVersion, false
+		}
+		return nil
 	}
 	switch c.Status.Reason {
 	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject:

@@ -187,18 +187,28 @@ func TestAWaitingMessageIsRefusedWhenTheUserStopsTheSession(t *testing.T) {
 // user stopped the session before the message, and not refuse the message.
 func TestASessionStartsForAMessageSentRightAfterAStop(t *testing.T) {
 	t.Parallel()
-	c := newSleeper("127.31.5.4", "127.31.5.41")
-	sessionAt(t, "127.31.5.41", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
-	c.conversation.Status.State = v1alpha1.StateStarting
-	c.cached = c.conversation.DeepCopy()
-	c.stop()
-	c.onRead = func() {
-		if c.waits && c.reads == 3 {
-			c.cached = nil
-		}
-	}
-	if code, body := c.message(t, aMessage); code != http.StatusOK {
-		t.Errorf("answered %d %s", code, body)
+	for state, address := range map[v1alpha1.ConversationState]string{
+		v1alpha1.StateStarting: "127.31.5.41", v1alpha1.StateStopped: "127.31.5.42"} {
+		t.Run("cached as "+string(state), func(t *testing.T) {
+			t.Parallel()
+			c := newSleeper("127.31.5.4", address)
+			sessionAt(t, address, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
+			c.conversation.Status.State, c.conversation.ResourceVersion = state, "1"
+			c.cached = c.conversation.DeepCopy()
+			c.stop()
+			c.conversation.ResourceVersion = "2"
+			stopped := c.conversation.DeepCopy()
+			c.onRead = func() {
+				if c.waits && c.reads == 3 {
+					c.cached = stopped
+				} else if c.waits && c.reads == 5 {
+					c.cached = nil
+				}
+			}
+			if code, body := c.message(t, aMessage); code != http.StatusOK {
+				t.Errorf("answered %d %s", code, body)
+			}
+		})
 	}
 }
 
