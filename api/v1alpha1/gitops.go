@@ -17,9 +17,9 @@ func (c *Conversation) GitOpsManager(field string) string {
 	return c.findGitOpsManagers(field)[field]
 }
 
-// GitOpsManagers returns the tools that GitOpsManager finds for these spec fields, as managed fields
-// from which GitOpsManager reads them again. They are much smaller than metadata.managedFields.
-func (c *Conversation) GitOpsManagers(fields ...string) (managers []metav1.ManagedFieldsEntry) {
+// CompactManagedFields returns a small metadata.managedFields for which GitOpsManager returns the same
+// tools of these spec fields.
+func (c *Conversation) CompactManagedFields(fields ...string) (managers []metav1.ManagedFieldsEntry) {
 	for field, manager := range c.findGitOpsManagers(fields...) {
 		managers = append(managers, metav1.ManagedFieldsEntry{Manager: strings.Clone(manager),
 			Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`)})
@@ -27,7 +27,8 @@ func (c *Conversation) GitOpsManagers(fields ...string) (managers []metav1.Manag
 	return managers
 }
 
-// findGitOpsManagers returns the first tool that reapplies each of these spec fields.
+// findGitOpsManagers returns the tool that GitOpsManager returns for each of these spec fields. Fields
+// without such a tool are missing.
 func (c *Conversation) findGitOpsManagers(fields ...string) map[string]string {
 	found := map[string]string{}
 	for _, entry := range c.ManagedFields {

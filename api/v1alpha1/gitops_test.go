@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestGitOpsManagersOfFieldsSurviveInShortForm(t *testing.T) {
+func TestCompactManagedFieldsKeepTheGitOpsManagers(t *testing.T) {
 	t.Parallel()
 	owner := func(manager string, operation metav1.ManagedFieldsOperationType, field string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: manager, Operation: operation, FieldsV1: metav1.NewFieldsV1(
@@ -26,7 +26,7 @@ func TestGitOpsManagersOfFieldsSurviveInShortForm(t *testing.T) {
 			owner("helm", "Apply", "suspend"), owner("flux", "Apply", "restartAt")}, "helm", "flux"},
 	} {
 		conversation := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{ManagedFields: c.entries}}
-		conversation.ManagedFields = conversation.GitOpsManagers("suspend", "restartAt")
+		conversation.ManagedFields = conversation.CompactManagedFields("suspend", "restartAt")
 		suspend, restartAt := conversation.GitOpsManager("suspend"), conversation.GitOpsManager("restartAt")
 		if suspend != c.suspend || restartAt != c.restartAt {
 			t.Errorf("%s: %q manages suspend, %q manages restartAt", name, suspend, restartAt)
