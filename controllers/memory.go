@@ -31,7 +31,7 @@ type memoryEntry struct {
 	created bool
 	// staleVersions are the resourceVersions before this process's last status writes. While the
 	// cache still shows one of these versions, any decision would be outdated and its write would
-	// conflict. The slice is empty as soon as the cache shows another version.
+	// conflict. The next reconcile that finds another version in the cache clears the slice.
 	staleVersions []string
 	// podAttempt is the attempt of the pod that this process created at podCreated. It is 0 as soon
 	// as the cache shows the pod.

@@ -40,12 +40,12 @@ const (
 	warmDelay, warmBusyDelay, warmStatusDelay = 100 * time.Millisecond, 200 * time.Millisecond, 3 * time.Second
 	// warmQuiet is the usual pause between the last claim of a pod and the refill of its pool.
 	warmQuiet = 500 * time.Millisecond
-	// maxStartTime is how long a Bind request in flight delays the refill of pools. A Bind request ends
-	// when its session is ready. A session that takes longer, for example because of a large clone,
-	// mostly waits for the network.
-	maxStartTime = time.Second
+	// bindDelay is how long a Bind request in flight delays the refill of the pools in its namespace.
+	// The request ends when its session is ready. A session that needs longer, for example for a large
+	// clone, mostly waits for the network.
+	bindDelay = time.Second
 	// warmPatience limits how long a pool waits to be refilled. After this time, it is refilled
-	// even while sessions claim its pods or start.
+	// even while sessions claim its pods or are starting.
 	warmPatience = 5 * time.Second
 	// warmCheckInterval is the interval at which pools are checked for changes that cause no event,
 	// such as a new default StorageClass.
@@ -61,9 +61,9 @@ type warmPoolReconciler struct {
 	set        *warmSet
 	pause      *warmPause
 	paused     chan event.GenericEvent
-	// sessionsStart reports whether a Conversation waits to be reconciled, or a Bind request began
-	// within maxStartTime and is still in flight.
-	sessionsStart func() bool
+	// starting reports whether a Conversation waits to be reconciled, or a Bind request of this
+	// namespace has been in flight for less than bindDelay.
+	starting func(namespace string) bool
 
 	mu sync.Mutex
 	// counted maps a class to the counts in its status that this manager wrote last. The manager
@@ -77,8 +77,8 @@ type warmPoolReconciler struct {
 func newWarmPoolReconciler(r *conversationReconciler) *warmPoolReconciler {
 	p := &warmPoolReconciler{gatherer: &r.gatherer, client: r.client, namespaces: r.namespaces, set: r.warm,
 		pause: &r.warmPause, paused: make(chan event.GenericEvent, 1024),
-		sessionsStart: func() bool { return r.backlog() > 0 || r.calls.Recent(maxStartTime) },
-		counted:       map[string]v1alpha1.SessionClassStatus{}, waiting: map[poolKey]time.Time{}}
+		starting: func(namespace string) bool { return r.backlog() > 0 || r.calls.Recent(namespace, bindDelay) },
+		counted:  map[string]v1alpha1.SessionClassStatus{}, waiting: map[poolKey]time.Time{}}
 	p.pause.changed = func(namespace string) {
 		object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 		select {
@@ -338,17 +338,17 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 	return reconcile.Result{RequeueAfter: warmDelay}, nil
 }
 
-// busy reports whether the pool must not be refilled now: a session starts, or a session claimed a
-// pod of the pool less than warmQuiet ago. A recent claim does not matter if less than a quarter of
+// busy reports whether the pool must not be refilled now: sessions are starting, or a session claimed
+// a pod of the pool less than warmQuiet ago. A recent claim does not matter if less than a quarter of
 // the pods is left.
 func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing int) bool {
 	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
-	return r.sessionsStart() || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
+	return r.starting(key.namespace) || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
 }
 
 // overdue reports whether a pool has waited to be refilled for at least warmPatience. The first
-// call begins the wait. An overdue pool is refilled even while sessions start. Otherwise, many starts
-// in one namespace would keep the pools of all other namespaces empty.
+// call begins the wait. An overdue pool is refilled even while sessions are starting. Otherwise, many
+// starts in one namespace would keep the pools of all other namespaces empty.
 func (r *warmPoolReconciler) overdue(key poolKey, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

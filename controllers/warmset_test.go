@@ -60,9 +60,9 @@ func TestAPodOwnedByASessionClassOfAnotherAPIGroupIsNotWarm(t *testing.T) {
 
 func TestAPoolIsNotRefilledDuringStarts(t *testing.T) {
 	now, set, key := testingclock.NewFakePassiveClock(time.Now()), newWarmSet(), poolKey{"ns", "class"}
-	start := false
+	starting := false
 	r := &warmPoolReconciler{gatherer: &gatherer{options: Options{Clock: now}}, set: set,
-		sessionsStart: func() bool { return start }}
+		starting: func(string) bool { return starting }}
 	pods := &objects.WarmPods{Owner: &v1alpha1.SessionClass{Spec: v1alpha1.SessionClassSpec{
 		Warm: &v1alpha1.WarmPods{Size: 3}}}}
 	for _, pod := range []*corev1.Pod{freePod("ns", "class", "warm-1"), freePod("other", "class", "warm-2")} {
@@ -85,8 +85,8 @@ func TestAPoolIsNotRefilledDuringStarts(t *testing.T) {
 	if r.busy(key, pods, 2) {
 		t.Error("a pool is not refilled after a series of starts")
 	}
-	if start = true; !r.busy(key, pods, 3) {
-		t.Error("a pool is refilled while a session starts")
+	if starting = true; !r.busy(key, pods, 3) {
+		t.Error("a pool is refilled while a session is starting")
 	}
 }
 

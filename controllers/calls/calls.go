@@ -19,13 +19,19 @@ type Pool struct {
 	done  chan event.GenericEvent
 
 	mu      sync.Mutex
-	running map[string]time.Time // when the calls began, by key
+	running map[string]call
+}
+
+// call is a call that runs or waits for a slot. The time began is zero while it waits.
+type call struct {
+	namespace string
+	began     time.Time
 }
 
 // New returns a pool. The parameter limit is the maximum number of concurrent calls.
 func New(limit int) *Pool {
 	return &Pool{slots: make(chan struct{}, limit), done: make(chan event.GenericEvent, 1024),
-		running: map[string]time.Time{}}
+		running: map[string]call{}}
 }
 
 // Done returns a channel. Whenever a call has ended, the channel receives an event for the
@@ -35,12 +41,13 @@ func (p *Pool) Done() <-chan event.GenericEvent { return p.done }
 // Busy reports whether the pool runs at least half of its maximum number of calls.
 func (p *Pool) Busy() bool { return 2*len(p.slots) >= cap(p.slots) }
 
-// Recent reports whether a call began within this time and has not ended.
-func (p *Pool) Recent(within time.Duration) bool {
+// Recent reports whether a call for a Conversation of this namespace began within this time and has
+// not ended.
+func (p *Pool) Recent(namespace string, within time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, began := range p.running {
-		if time.Since(began) < within {
+	for _, c := range p.running {
+		if c.namespace == namespace && time.Since(c.began) < within {
 			return true
 		}
 	}
@@ -49,20 +56,23 @@ func (p *Pool) Recent(within time.Duration) bool {
 
 // Go runs a call in the background, unless a call with the same key is running. When the call has
 // ended, the channel of Done receives an event for the Conversation with this name.
-func (p *Pool) Go(ctx context.Context, key string, name types.NamespacedName, call func(context.Context)) {
+func (p *Pool) Go(ctx context.Context, key string, name types.NamespacedName, do func(context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, runs := p.running[key]; runs {
 		return
 	}
-	p.running[key] = time.Now()
-	go p.run(ctx, key, name, call)
+	p.running[key] = call{namespace: name.Namespace}
+	go p.run(ctx, key, name, do)
 }
 
-func (p *Pool) run(ctx context.Context, key string, name types.NamespacedName, call func(context.Context)) {
+func (p *Pool) run(ctx context.Context, key string, name types.NamespacedName, do func(context.Context)) {
 	select {
 	case p.slots <- struct{}{}:
-		call(ctx)
+		p.mu.Lock()
+		p.running[key] = call{name.Namespace, time.Now()}
+		p.mu.Unlock()
+		do(ctx)
 		<-p.slots
 	case <-ctx.Done():
 	}

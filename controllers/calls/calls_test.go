@@ -50,19 +50,24 @@ func TestAFullPoolDelaysFurtherCalls(t *testing.T) {
 
 func TestOnlyCallsInFlightAreRecent(t *testing.T) {
 	pool, release := calls.New(1), make(chan struct{})
-	if pool.Recent(time.Hour) {
+	if pool.Recent("ns", time.Hour) {
 		t.Error("a call is recent before the first call")
 	}
-	for _, name := range []string{"runs", "waits"} {
-		pool.Go(t.Context(), name, types.NamespacedName{Name: name}, func(context.Context) { <-release })
+	name := types.NamespacedName{Namespace: "ns", Name: "c"}
+	pool.Go(t.Context(), "call", name, func(context.Context) { release <- struct{}{}; <-release })
+	<-release
+	if !pool.Recent("ns", time.Hour) {
+		t.Error("a call in flight is not recent")
 	}
-	release <- struct{}{}
-	if <-pool.Done(); !pool.Recent(time.Hour) || pool.Recent(0) {
-		t.Error("the age of a call in flight is wrong")
+	if pool.Recent("ns", 0) {
+		t.Error("a call that began earlier is recent")
+	}
+	if pool.Recent("other", time.Hour) {
+		t.Error("a call of another namespace is recent")
 	}
 	close(release)
-	if <-pool.Done(); pool.Recent(time.Hour) {
-		t.Error("a call is recent after the last call")
+	if <-pool.Done(); pool.Recent("ns", time.Hour) {
+		t.Error("a call that has ended is recent")
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 
 const (
 	// A client pauses for a random time, at most this long, between two requests. With warm pods, the
-	// limit is longer, because the manager rarely refills the pools while sessions start.
+	// limit is longer, because the manager rarely refills the pools while sessions are starting.
 	// With short pauses, some session would almost always wait, and the pools would often be empty.
 	maxPause, maxPauseWithPools = 250 * time.Millisecond, time.Second
 	// A request with an unknown outcome may be in flight for this time. The next request about the
