@@ -53,9 +53,10 @@ type Shell struct {
 	background map[int]bool
 	number     int
 
-	// leaders holds the PIDs of all shells. mu guards leaders, because Close may read it while a
-	// command runs.
+	// started is set before the first shell starts. leaders holds the PIDs of all shells. mu guards
+	// both, because Close may read them while a command runs.
 	mu      sync.Mutex
+	started bool
 	leaders []int
 }
 
@@ -87,9 +88,8 @@ func NewShell(dir, session, state string) (*Shell, error) {
 }
 
 // KillLeftovers kills all processes that shells of this session started. An earlier agent may have
-// left such processes running when it was killed. Call KillLeftovers only if there may be such
-// processes: it reads the environment of every visible process, and the kernel delays the read while
-// that process changes its memory.
+// left such processes running when it was killed. KillLeftovers can be slow: it reads the environment
+// of every visible process, and the kernel delays each read while that process changes its memory.
 func (s *Shell) KillLeftovers() {
 	for _, pid := range withVariable(markerVariable + "=" + s.session) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -105,7 +105,7 @@ func (s *Shell) Close() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-	if len(s.leaders) > 0 {
+	if s.started {
 		s.KillLeftovers()
 	}
 	_ = os.RemoveAll(s.scratch)
@@ -155,6 +155,9 @@ func (s *Shell) submit(script string, interactive bool) (*command, error) {
 
 // start starts a shell and restores the state of the last shell.
 func (s *Shell) start() error {
+	s.mu.Lock()
+	s.started = true
+	s.mu.Unlock()
 	p, err := startProcess(s.program, s.loop(), s.dir, markerVariable+"="+s.session)
 	if err != nil {
 		return fmt.Errorf("start the shell: %w", err)
