@@ -62,10 +62,10 @@ func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 	return true, setRestoration(records, restorePending)
 }
 
-// requestRestoration requests the data of earlier attempts before the workspace is ready for them. A
-// warm pod calls it when it gets its first session: its workspace is fresh, so all data must be
-// restored. It does nothing if the class has own authorities and the archive's certificate is not
-// from Parley: the session may then connect only after the call of trust().
+// requestRestoration requests the data of earlier attempts while the session still prepares its
+// directories. A warm pod calls it when it gets its first session: its workspace is fresh, so all data
+// must be restored. It does nothing if the class has a CA bundle and the document has no certificate
+// of the archive's authority: the first TLS connection must then wait for the call of trust().
 func (s *run) requestRestoration() {
 	if s.env.attempt < 2 || s.doc.ArchiveCA == "" && s.doc.CABundle != "" {
 		return

@@ -93,9 +93,10 @@ type run struct {
 	// this attempt lacks these files.
 	restoring, unrestored bool
 	// findSnapshot returns the description of the archived snapshot. It is nil if nothing is restored
-	// from the archive. requestedJournal returns the archived journal, or is nil. abandonRequests ends
-	// the requests of requestRestoration. It is nil if there are none.
-	findSnapshot     func() (session.Snapshot, error)
+	// from the archive.
+	findSnapshot func() (session.Snapshot, error)
+	// requestedJournal returns the journal that requestRestoration requested from the archive.
+	// abandonRequests cancels the requests of requestRestoration. Both are nil if it made none.
 	requestedJournal func() (io.ReadCloser, error)
 	abandonRequests  func()
 	// noBranch is the error of the clone if the repository no longer has the session's branch. The

@@ -413,9 +413,9 @@ func TestAnAgentGetsTheSameVariablesInWarmAndColdPods(t *testing.T) {
 	}
 }
 
-// nextInWarmPod runs the first attempt of a session in a cold pod. It returns a warm pod for the
+// warmPodForSecondAttempt runs the first attempt of a session in a cold pod. It returns a warm pod for the
 // second attempt, with an empty workspace.
-func nextInWarmPod(t *testing.T) (*scratchPod, *warmPod) {
+func warmPodForSecondAttempt(t *testing.T) (*scratchPod, *warmPod) {
 	t.Helper()
 	s := newScratchPod(t, session.Document{})
 	s.begin(t)
@@ -431,17 +431,17 @@ func nextInWarmPod(t *testing.T) (*scratchPod, *warmPod) {
 
 func TestAWarmPodRestoresAnEarlierAttempt(t *testing.T) {
 	t.Parallel()
-	for name, failures := range map[string]int32{"at once": 0, "after the archive was away": 4} {
+	for name, failures := range map[string]int32{"at once": 0, "after failed requests": 4} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, w := nextInWarmPod(t)
+			s, w := warmPodForSecondAttempt(t)
 			left := atomic.Int32{}
 			left.Store(failures)
-			intercept := func(w http.ResponseWriter, _ *http.Request) bool {
+			intercept := func(response http.ResponseWriter, _ *http.Request) bool {
 				if left.Add(-1) < 0 {
 					return false
 				}
-				w.WriteHeader(http.StatusServiceUnavailable)
+				response.WriteHeader(http.StatusServiceUnavailable)
 				return true
 			}
 			s.intercept.Store(&intercept)
@@ -457,7 +457,7 @@ func TestAWarmPodRestoresAnEarlierAttempt(t *testing.T) {
 // The archive begins to send the journal, but does not finish.
 func TestASessionStopsWhileItWaitsForItsJournal(t *testing.T) {
 	t.Parallel()
-	s, w := nextInWarmPod(t)
+	s, w := warmPodForSecondAttempt(t)
 	over, requested := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(requested) })
 	intercept := func(w http.ResponseWriter, r *http.Request) bool {

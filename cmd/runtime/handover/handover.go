@@ -42,10 +42,10 @@ const (
 	// firstBackOff and lastBackOff are the shortest and the longest wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
-	// firstEndBackOff and lastEndBackOff replace firstBackOff and lastBackOff when a user waits, or
+	// firstShortBackOff and lastShortBackOff replace firstBackOff and lastBackOff when a user waits, or
 	// when little time is left at the end of a session.
-	firstEndBackOff = 100 * time.Millisecond
-	lastEndBackOff  = time.Second
+	firstShortBackOff = 100 * time.Millisecond
+	lastShortBackOff  = time.Second
 )
 
 // Archive is the client for the archived data of one session.
@@ -150,8 +150,8 @@ func (a *Archive) Journal(ctx context.Context) (io.ReadCloser, error) {
 
 // Restore appends the archived events that the journal file lacks. The workspace may be lost, or
 // older than the archived journal. If the file is missing, Restore retries until ctx ends. If the
-// file exists, Restore tries only once. If early is set, the first try uses its result, which comes
-// from an earlier call of Journal.
+// file exists, Restore tries only once. If early is set, the first try uses its result instead of a
+// call of Journal.
 func (a *Archive) Restore(ctx context.Context, file string, early func() (io.ReadCloser, error)) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -161,7 +161,7 @@ func (a *Archive) Restore(ctx context.Context, file string, early func() (io.Rea
 		}
 		return nil
 	}
-	return retry(ctx, firstEndBackOff, lastBackOff, func(ctx context.Context) error {
+	return retry(ctx, firstShortBackOff, lastBackOff, func(ctx context.Context) error {
 		request := func() (io.ReadCloser, error) { return a.Journal(ctx) }
 		if early != nil {
 			request, early = early, nil

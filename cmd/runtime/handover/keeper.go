@@ -229,14 +229,14 @@ func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *sessi
 	if errors.Is(k.refused, errFull) {
 		k.refused = nil // the archive may have room now
 	}
-	err := retry(ctx, firstEndBackOff, lastEndBackOff, k.handRest, ErrGone, errRefused)
+	err := retry(ctx, firstShortBackOff, lastShortBackOff, k.handRest, ErrGone, errRefused)
 	// If the archive is full, send the ending anyway: a full archive refuses events, but accepts
 	// the ending.
 	if err != nil && !errors.Is(err, errFull) || k.journal.Len() == 0 {
 		return err
 	}
 	left := ending(ctx)
-	return errors.Join(err, retry(ctx, firstEndBackOff, lastEndBackOff,
+	return errors.Join(err, retry(ctx, firstShortBackOff, lastShortBackOff,
 		func(ctx context.Context) error { return k.end(ctx, left) }, ErrGone, errRefused))
 }
 

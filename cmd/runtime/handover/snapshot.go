@@ -105,7 +105,7 @@ func (a *Archive) read(ctx context.Context, path string, maxBytes int64, decode 
 }
 
 func (a *Archive) retrySnapshot(ctx context.Context, try func(context.Context) error) error {
-	return retry(ctx, firstEndBackOff, lastBackOff, func(ctx context.Context) error {
+	return retry(ctx, firstShortBackOff, lastBackOff, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		err := try(ctx)

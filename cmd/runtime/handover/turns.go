@@ -85,7 +85,7 @@ func (r *TurnReporter) await(ctx context.Context) {
 // Finish reports the last outcome and retries until ctx ends. Run must have returned.
 func (r *TurnReporter) Finish(ctx context.Context) (err error) {
 	if r.refused == nil { // otherwise, report() has already logged the refusal
-		err = retry(ctx, firstEndBackOff, lastEndBackOff, r.report, ErrGone, errRefused)
+		err = retry(ctx, firstShortBackOff, lastShortBackOff, r.report, ErrGone, errRefused)
 	}
 	return err
 }
