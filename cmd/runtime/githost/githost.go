@@ -37,6 +37,8 @@ var (
 	ErrNoToken = errors.New("the session has no repository, or no token for its git host")
 	ErrHost    = errors.New("the git host does not answer as expected")
 	ErrToken   = errors.New("the git host does not accept the token: replace it in the user's settings")
+	// ErrRate is an ErrHost.
+	ErrRate = fmt.Errorf("%w: it limits the rate of requests, so try again later", ErrHost)
 	// ErrQuestion is the error for a request that is invalid or that the host refuses.
 	ErrQuestion = errors.New("the request is invalid")
 )
@@ -91,8 +93,31 @@ func New(repository *session.Repository, token string) (*Host, error) {
 	return h, nil
 }
 
-func (h *Host) get(ctx context.Context, path string, query url.Values, into any) error {
-	err := h.call(ctx, http.MethodGet, h.api+path+"?"+query.Encode(), nil, into)
+// gitea is the kind of Gitea and Forgejo hosts. The settings have no such provider, so users store
+// the tokens of these hosts under another provider's name.
+const gitea v1alpha1.GitProvider = "gitea"
+
+// kind returns the kind of the host and the URL of its API. It asks a self-hosted server for its
+// version, because users may store a token of Gitea or Forgejo as a GitHub token.
+func (h *Host) kind(ctx context.Context) (kind v1alpha1.GitProvider, api string, err error) {
+	if h.public || h.provider == v1alpha1.GitLab || h.provider == v1alpha1.Bitbucket {
+		return h.provider, h.api, nil
+	}
+	var about struct{ Version string }
+	err = h.call(ctx, http.MethodGet, h.root+"/api/v1/version", nil, &about)
+	_, isRefused := errors.AsType[*refused](err)
+	switch {
+	case err == nil && about.Version != "":
+		return gitea, h.root + "/api/v1", nil
+	case err == nil, isRefused, errors.Is(err, ErrToken):
+		return v1alpha1.GitHub, h.api, nil
+	}
+	return "", "", err
+}
+
+// get reads from the host's API. The parameter api is the URL of the API.
+func (h *Host) get(ctx context.Context, api, path string, query url.Values, into any) error {
+	err := h.call(ctx, http.MethodGet, api+path+"?"+query.Encode(), nil, into)
 	if r, ok := errors.AsType[*refused](err); ok {
 		return fmt.Errorf("%w: status %d", ErrHost, r.status)
 	}
@@ -105,10 +130,11 @@ func (h *Host) call(ctx context.Context, method, address string, body, into any)
 		return err
 	}
 	defer response.Body.Close()
+	if err := accessError(response); err != nil {
+		return err
+	}
 	switch response.StatusCode {
 	case http.StatusOK, http.StatusCreated:
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return ErrToken
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusUnprocessableEntity:
 		return refusal(response)
 	default:
@@ -116,6 +142,19 @@ func (h *Host) call(ctx context.Context, method, address string, body, into any)
 	}
 	if json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(into) != nil {
 		return ErrHost
+	}
+	return nil
+}
+
+// accessError returns ErrToken or ErrRate if the response denies access.
+func accessError(response *http.Response) error {
+	denied := response.StatusCode == http.StatusForbidden
+	switch {
+	case response.StatusCode == http.StatusTooManyRequests,
+		denied && (response.Header.Get("Retry-After") != "" || response.Header.Get("X-RateLimit-Remaining") == "0"):
+		return ErrRate
+	case denied, response.StatusCode == http.StatusUnauthorized:
+		return ErrToken
 	}
 	return nil
 }
@@ -169,13 +208,18 @@ func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
 		Company   *string `json:"company"`
 		Name      *string `json:"name"`
 		Display   *string `json:"display_name"`
+		FullName  *string `json:"full_name"`
 		Email     *string `json:"email"`
 	}
-	if err := h.get(ctx, "/user", nil, &u); err != nil {
+	_, api, err := h.kind(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.get(ctx, api, "/user", nil, &u); err != nil {
 		return nil, err
 	}
 	return &session.GitUser{ID: cmp.Or(string(u.ID), u.UUID), Login: cmp.Or(u.Login, u.Username), AvatarURL: u.AvatarURL,
-		Company: u.Company, Name: cmp.Or(u.Name, u.Display), Email: u.Email}, nil
+		Company: u.Company, Name: cmp.Or(u.Name, u.Display, u.FullName), Email: u.Email}, nil
 }
 
 // repository is a repository in a host's response. It contains the fields of every provider's API.
@@ -189,9 +233,11 @@ type repository struct {
 	Visibility    string  `json:"visibility"`
 	Stars         *int64  `json:"stargazers_count"`
 	StarCount     *int64  `json:"star_count"`
+	StarsCount    *int64  `json:"stars_count"`
 	PushedAt      *string `json:"pushed_at"`
 	Activity      *string `json:"last_activity_at"`
 	UpdatedOn     *string `json:"updated_on"`
+	UpdatedAt     *string `json:"updated_at"`
 	DefaultBranch *string `json:"default_branch"`
 	MainBranch    *struct {
 		Name string `json:"name"`
@@ -201,7 +247,7 @@ type repository struct {
 func (h *Host) repository(r repository) session.GitRepository {
 	result := session.GitRepository{
 		ID: cmp.Or(string(r.ID), r.UUID), FullName: cmp.Or(r.FullName, r.Path), GitProvider: string(h.provider),
-		Stars: cmp.Or(r.Stars, r.StarCount), PushedAt: cmp.Or(r.PushedAt, r.Activity, r.UpdatedOn),
+		Stars: cmp.Or(r.Stars, r.StarCount, r.StarsCount), PushedAt: cmp.Or(r.PushedAt, r.Activity, r.UpdatedOn, r.UpdatedAt),
 		MainBranch: r.DefaultBranch,
 	}
 	result.IsPublic = !ptr.Deref(cmp.Or(r.Private, r.IsPrivate), r.Visibility != "public")
@@ -214,30 +260,39 @@ func (h *Host) repository(r repository) session.GitRepository {
 // Repositories returns a page of the user's repositories. If the caller passes search words, it
 // returns a page of search results instead.
 func (h *Host) Repositories(ctx context.Context, words string, page, size int) ([]session.GitRepository, error) {
+	kind, api, err := h.kind(ctx)
+	if err != nil {
+		return nil, err
+	}
 	number, count := strconv.Itoa(page), strconv.Itoa(size)
 	var found []repository
-	var err error
 	switch {
-	case h.provider == v1alpha1.GitLab:
+	case kind == v1alpha1.GitLab:
 		query := url.Values{"membership": {"true"}, "order_by": {"last_activity_at"}, "page": {number}, "per_page": {count}}
 		if words != "" {
 			query.Set("search", words)
 		}
-		err = h.get(ctx, "/projects", query, &found)
-	case h.provider == v1alpha1.Bitbucket:
+		err = h.get(ctx, api, "/projects", query, &found)
+	case kind == v1alpha1.Bitbucket:
 		query := url.Values{"role": {"member"}, "sort": {"-updated_on"}, "page": {number}, "pagelen": {count}}
 		if words != "" {
 			query.Set("q", "name ~ "+strconv.Quote(words))
 		}
 		var list struct{ Values []repository }
-		err = h.get(ctx, "/repositories", query, &list)
+		err = h.get(ctx, api, "/repositories", query, &list)
 		found = list.Values
+	case kind == gitea && words != "":
+		var list struct{ Data []repository }
+		err = h.get(ctx, api, "/repos/search", url.Values{"q": {words}, "page": {number}, "limit": {count}}, &list)
+		found = list.Data
+	case kind == gitea:
+		err = h.get(ctx, api, "/user/repos", url.Values{"page": {number}, "limit": {count}}, &found)
 	case words != "":
 		var list struct{ Items []repository }
-		err = h.get(ctx, "/search/repositories", url.Values{"q": {words}, "page": {number}, "per_page": {count}}, &list)
+		err = h.get(ctx, api, "/search/repositories", url.Values{"q": {words}, "page": {number}, "per_page": {count}}, &list)
 		found = list.Items
 	default:
-		err = h.get(ctx, "/user/repos", url.Values{"sort": {"pushed"}, "page": {number}, "per_page": {count}}, &found)
+		err = h.get(ctx, api, "/user/repos", url.Values{"sort": {"pushed"}, "page": {number}, "per_page": {count}}, &found)
 	}
 	list := []session.GitRepository{}
 	for _, r := range found {
@@ -262,32 +317,37 @@ func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, 
 			SHA  string  `json:"sha"`
 			ID   string  `json:"id"`
 			Date *string `json:"committed_date"`
+			Time *string `json:"timestamp"`
 		} `json:"commit"`
 		Target struct {
 			Hash string  `json:"hash"`
 			Date *string `json:"date"`
 		} `json:"target"`
 	}
+	kind, api, err := h.kind(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pageSize := strconv.Itoa(maxPageSize)
 	var found []branch
-	var err error
-	switch h.provider {
+	switch kind {
 	case v1alpha1.GitLab:
-		err = h.get(ctx, "/projects/"+strings.Join(parts, "%2F")+"/repository/branches",
-			url.Values{"per_page": {strconv.Itoa(maxPageSize)}}, &found)
+		err = h.get(ctx, api, "/projects/"+strings.Join(parts, "%2F")+"/repository/branches",
+			url.Values{"per_page": {pageSize}}, &found)
 	case v1alpha1.Bitbucket:
 		var list struct{ Values []branch }
-		err = h.get(ctx, "/repositories/"+strings.Join(parts, "/")+"/refs/branches",
-			url.Values{"pagelen": {strconv.Itoa(maxPageSize)}}, &list)
+		err = h.get(ctx, api, "/repositories/"+strings.Join(parts, "/")+"/refs/branches",
+			url.Values{"pagelen": {pageSize}}, &list)
 		found = list.Values
 	default:
-		err = h.get(ctx, "/repos/"+strings.Join(parts, "/")+"/branches",
-			url.Values{"per_page": {strconv.Itoa(maxPageSize)}}, &found)
+		err = h.get(ctx, api, "/repos/"+strings.Join(parts, "/")+"/branches",
+			url.Values{"per_page": {pageSize}, "limit": {pageSize}}, &found) // Gitea reads limit
 	}
 	list := []session.GitBranch{}
 	for _, b := range found {
 		list = append(list, session.GitBranch{
 			Name: b.Name, Protected: b.Protected, CommitSHA: cmp.Or(b.Commit.SHA, b.Commit.ID, b.Target.Hash),
-			LastPushDate: cmp.Or(b.Commit.Date, b.Target.Date),
+			LastPushDate: cmp.Or(b.Commit.Date, b.Commit.Time, b.Target.Date),
 		})
 	}
 	return list, err

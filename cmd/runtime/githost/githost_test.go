@@ -3,6 +3,7 @@ package githost_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -32,33 +33,44 @@ func host(t *testing.T, authorization string, answers map[string]string) string 
 }
 
 func TestRequestsUseTheAPIOfTheProvider(t *testing.T) {
-	for provider, c := range map[v1alpha1.GitProvider]struct {
+	for name, c := range map[string]struct {
+		provider             v1alpha1.GitProvider
 		token, authorization string
-		answers              map[string]string
+		// searches is set if the search has its own address.
+		searches bool
+		answers  map[string]string
 	}{
-		v1alpha1.GitHub: {"tok", "Bearer tok", map[string]string{
+		"GitHub": {v1alpha1.GitHub, "tok", "Bearer tok", true, map[string]string{
 			"/api/v3/user": `{"id": 7, "login": "ada", "avatar_url": "a", "name": "Ada"}`,
 			"/api/v3/user/repos": `[{"id": 1, "full_name": "o/r", "private": true, "stargazers_count": 3, ` +
 				`"pushed_at": "2026", "default_branch": "main"}]`,
 			"/api/v3/search/repositories": `{"items": [{"id": 2, "full_name": "o/found", "private": false}]}`,
 			"/api/v3/repos/o/r/branches":  `[{"name": "main", "protected": true, "commit": {"sha": "c1"}}]`,
 		}},
-		v1alpha1.GitLab: {"tok", "Bearer tok", map[string]string{
+		"Gitea": {v1alpha1.GitHub, "tok", "Bearer tok", true, map[string]string{
+			"/api/v1/version": `{"version": "1.24.6"}`,
+			"/api/v1/user":    `{"id": 7, "login": "ada", "avatar_url": "a", "full_name": "Ada"}`,
+			"/api/v1/user/repos": `[{"id": 1, "full_name": "o/r", "private": true, "stars_count": 3, ` +
+				`"updated_at": "2026", "default_branch": "main"}]`,
+			"/api/v1/repos/search":       `{"ok": true, "data": [{"id": 2, "full_name": "o/found", "private": false}]}`,
+			"/api/v1/repos/o/r/branches": `[{"name": "main", "protected": true, "commit": {"id": "c1", "timestamp": "2026"}}]`,
+		}},
+		"GitLab": {v1alpha1.GitLab, "tok", "Bearer tok", false, map[string]string{
 			"/api/v4/user": `{"id": 7, "username": "ada", "avatar_url": "a", "name": "Ada"}`,
 			"/api/v4/projects": `[{"id": 1, "path_with_namespace": "o/r", "visibility": "private", "star_count": 3, ` +
 				`"last_activity_at": "2026", "default_branch": "main"}]`,
 			"/api/v4/projects/o%2Fr/repository/branches": `[{"name": "main", "protected": true, "commit": {"id": "c1"}}]`,
 		}},
-		v1alpha1.Bitbucket: {"me:pass", "Basic bWU6cGFzcw==", map[string]string{
+		"Bitbucket": {v1alpha1.Bitbucket, "me:pass", "Basic bWU6cGFzcw==", false, map[string]string{
 			"/2.0/user": `{"uuid": "7", "username": "ada", "display_name": "Ada", "avatar_url": "a"}`,
 			"/2.0/repositories": `{"values": [{"uuid": "1", "full_name": "o/r", "is_private": true, ` +
 				`"updated_on": "2026", "mainbranch": {"name": "main"}}]}`,
 			"/2.0/repositories/o/r/refs/branches": `{"values": [{"name": "main", "target": {"hash": "c1"}}]}`,
 		}},
 	} {
-		t.Run(string(provider), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			address := host(t, c.authorization, c.answers)
-			repository := &session.Repository{Name: "http://" + address + "/o/r.git", Provider: provider, Host: address}
+			repository := &session.Repository{Name: "http://" + address + "/o/r.git", Provider: c.provider, Host: address}
 			h, err := githost.New(repository, c.token)
 			if err != nil {
 				t.Fatal(err)
@@ -70,6 +82,10 @@ func TestRequestsUseTheAPIOfTheProvider(t *testing.T) {
 			if err != nil || len(list) != 1 || list[0].FullName != "o/r" || list[0].IsPublic || list[0].ID != "1" ||
 				*list[0].MainBranch != "main" || *list[0].PushedAt != "2026" {
 				t.Errorf("the repositories are %+v, %v", list, err)
+			}
+			if found, err := h.Repositories(t.Context(), "found", 1, 30); c.searches && (err != nil || len(found) != 1 ||
+				found[0].FullName != "o/found" || !found[0].IsPublic) {
+				t.Errorf("the found repositories are %+v, %v", found, err)
 			}
 			branches, err := h.Branches(t.Context(), "o/r")
 			if got := fmt.Sprintf("%+v", branches); err != nil || len(branches) != 1 || branches[0].Name != "main" ||
@@ -87,6 +103,37 @@ func TestRequestsUseTheAPIOfTheProvider(t *testing.T) {
 				t.Errorf("with a wrong token: %v", err)
 			}
 		})
+	}
+}
+
+func TestALimitedRateIsNotReportedAsAWrongToken(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		header http.Header
+		want   error
+	}{
+		"too many requests":     {http.StatusTooManyRequests, nil, githost.ErrRate},
+		"no requests are left":  {http.StatusForbidden, http.Header{"X-Ratelimit-Remaining": {"0"}}, githost.ErrRate},
+		"a secondary limit":     {http.StatusForbidden, http.Header{"Retry-After": {"60"}}, githost.ErrRate},
+		"a missing permission":  {http.StatusForbidden, http.Header{"X-Ratelimit-Remaining": {"7"}}, githost.ErrToken},
+		"a token that is wrong": {http.StatusUnauthorized, nil, githost.ErrToken},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/version") {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			maps.Copy(w.Header(), c.header)
+			w.WriteHeader(c.status)
+		}))
+		t.Cleanup(server.Close)
+		h := open(t, strings.TrimPrefix(server.URL, "http://"), v1alpha1.GitHub, "tok")
+		if _, err := h.User(t.Context()); !errors.Is(err, c.want) {
+			t.Errorf("%s: the error of a list is %v", name, err)
+		}
+		if _, err := h.Read(t.Context(), "/issues"); !errors.Is(err, c.want) {
+			t.Errorf("%s: the error of a read is %v", name, err)
+		}
 	}
 }
 

@@ -69,37 +69,21 @@ func messages(value any, found []string) []string {
 	return found
 }
 
-// gitea is the kind of Gitea and Forgejo hosts. The settings have no such provider, so users store
-// the tokens of these hosts under another provider's name.
-const gitea v1alpha1.GitProvider = "gitea"
-
-// dialect returns the kind of the host and the repository's URL in the host's API. It asks a
-// self-hosted server for its version, because users may store a token of Gitea or Forgejo as a
-// GitHub token.
+// dialect returns the kind of the host and the repository's URL in the host's API.
 func (h *Host) dialect(ctx context.Context) (kind v1alpha1.GitProvider, repository string, err error) {
 	owner, name, ok := cutLast(h.name)
 	if !ok {
 		return "", "", fmt.Errorf("%w: the repository must be owner/name", ErrQuestion)
 	}
+	kind, api, err := h.kind(ctx)
 	path := escaped(owner) + "/" + url.PathEscape(name)
-	switch {
-	case h.provider == v1alpha1.GitLab:
-		return v1alpha1.GitLab, h.api + "/projects/" + url.PathEscape(h.name), nil
-	case h.provider == v1alpha1.Bitbucket:
-		return v1alpha1.Bitbucket, h.api + "/repositories/" + path, nil
-	case h.public:
-		return v1alpha1.GitHub, h.api + "/repos/" + path, nil
+	switch kind {
+	case v1alpha1.GitLab:
+		return kind, api + "/projects/" + url.PathEscape(h.name), err
+	case v1alpha1.Bitbucket:
+		return kind, api + "/repositories/" + path, err
 	}
-	var about struct{ Version string }
-	err = h.call(ctx, http.MethodGet, h.root+"/api/v1/version", nil, &about)
-	_, isRefused := errors.AsType[*refused](err)
-	switch {
-	case err == nil && about.Version != "":
-		return gitea, h.root + "/api/v1/repos/" + path, nil
-	case err == nil, isRefused, errors.Is(err, ErrToken):
-		return v1alpha1.GitHub, h.api + "/repos/" + path, nil
-	}
-	return "", "", err
+	return kind, api + "/repos/" + path, err
 }
 
 func cutLast(name string) (owner, last string, ok bool) {

@@ -46,11 +46,10 @@ func (h *Host) Read(ctx context.Context, path string) (string, error) {
 		}
 	}
 	defer func() { _ = response.Body.Close() }()
-	switch response.StatusCode {
-	case http.StatusOK:
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return "", ErrToken
-	default:
+	if err := accessError(response); err != nil {
+		return "", err
+	}
+	if response.StatusCode != http.StatusOK {
 		return "", refusal(response)
 	}
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxRead+1))

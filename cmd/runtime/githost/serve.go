@@ -27,6 +27,8 @@ func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any
 			reply.Refuse(w, http.StatusUnprocessableEntity, err.Error())
 		case errors.Is(err, ErrNoToken), errors.Is(err, ErrToken):
 			reply.Refuse(w, http.StatusFailedDependency, err.Error())
+		case errors.Is(err, ErrRate):
+			reply.Refuse(w, http.StatusTooManyRequests, err.Error())
 		default:
 			reply.Refuse(w, http.StatusBadGateway, err.Error())
 		}

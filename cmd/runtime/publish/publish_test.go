@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,6 +54,15 @@ func change(t *testing.T, p *publish.Publisher, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(p.Dir, "changed"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestARequestThatIsTooLargeIsRefused(t *testing.T) {
+	answer := httptest.NewRecorder()
+	body := strings.NewReader(`{"title": "` + strings.Repeat("x", 128<<10) + `"}`)
+	(&publish.Server{}).Push(answer, httptest.NewRequest(http.MethodPost, "/", body))
+	if answer.Code != http.StatusRequestEntityTooLarge || !strings.Contains(answer.Body.String(), "larger than 128 KiB") {
+		t.Errorf("answered %d %s", answer.Code, answer.Body)
 	}
 }
 

@@ -58,6 +58,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request,
 	do func(context.Context, session.PublishRequest) (session.Published, error)) {
 	var request session.PublishRequest
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		reply.Refuse(w, http.StatusRequestEntityTooLarge, "the request is larger than 128 KiB: shorten the title or the body")
+		return
+	}
 	if err != nil || len(text) > 0 && json.Unmarshal(text, &request) != nil {
 		reply.Refuse(w, http.StatusUnprocessableEntity, "the request must be a JSON object, and title, body and base must "+
 			"be texts")
