@@ -1,9 +1,11 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -56,12 +58,11 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
 	}
-	if err := r.removeWarmPod(ctx, c); err != nil {
-		return err
-	}
+	var group errgroup.Group
+	group.Go(func() error { return r.removeWarmPod(ctx, c) })
 	claim, err := r.ensureClaim(ctx, c, start)
-	if err != nil {
-		return err
+	if removed := group.Wait(); removed != nil || err != nil {
+		return cmp.Or(removed, err)
 	}
 	// This is the last check before work begins: the session may have ended after the cached
 	// version was read. No check is needed if this process saw the creation of the Conversation and

@@ -59,7 +59,9 @@ func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 		return false, nil
 	}
 	s.unrestored = true
-	return true, setRestoration(records, restorePending)
+	// Do not wait for the disk. The journal is created later in the same directory, so if this file is
+	// missing after a crash of the node, the journal is missing too.
+	return true, record.WriteWithoutSync(records.File(restoreFile), strings.NewReader(restorePending), 0o600)
 }
 
 // requestRestoration requests the data of earlier attempts while the session still prepares its
@@ -78,10 +80,6 @@ func (s *run) requestRestoration() {
 	s.abandonRequests = cancel
 	s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
 	s.requestedJournal = inParallel(func() (io.ReadCloser, error) { return kept.Journal(ctx) })
-}
-
-func setRestoration(records *workspace.Records, state string) error {
-	return record.Write(records.File(restoreFile), strings.NewReader(state), 0o600)
 }
 
 // clearWorkspace removes a partly restored workspace. It keeps the runtime's records.
@@ -154,7 +152,7 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 	if err := driver.Restored(s.journal, lost, lost, true); err != nil {
 		return nil, err
 	}
-	return work, setRestoration(records, restoreFailed)
+	return work, record.Write(records.File(restoreFile), strings.NewReader(restoreFailed), 0o600)
 }
 
 // lostFiles returns the notice that says why files are lost.
