@@ -26,9 +26,12 @@ var keptAnnotations = map[string]int{
 	v1alpha1.AnnotationRequestedBy: 1024, v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,
 }
 
-// SuspendField and RestartField are the spec fields that a message to a stopped session changes. The
-// cache keeps the GitOps tools that manage these fields.
-const SuspendField, RestartField = "suspend", "restartAt"
+// These are the spec fields that a message to a stopped session changes. The cache keeps the GitOps
+// tools that manage them.
+const (
+	SuspendField = "suspend"
+	RestartField = "restartAt"
+)
 
 // strip removes the fields that no response uses, so that no user can fill the facade's memory.
 // Of the first message, it keeps only the first line, for the title.
