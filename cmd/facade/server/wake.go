@@ -112,7 +112,8 @@ type waking struct {
 	attempt int32
 	// requested is the time at which the message last requested a start.
 	requested time.Time
-	// refused is the resourceVersion of the conversation whose start was last refused.
+	// refused is the resourceVersion that the conversation had when a request to start it was last
+	// refused.
 	refused string
 	// unreached is the time at which the session became unreachable; zero if the session can be
 	// reached.
