@@ -13,13 +13,13 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/hack/test/lifecycletest"
+	"github.com/parley-dev/parley/hack/test/objecttest"
 )
 
 const (
@@ -40,81 +40,6 @@ var fuzzedKinds = []func() client.Object{
 	func() client.Object { return &corev1.Service{} },
 	func() client.Object { return &networkingv1.NetworkPolicy{} },
 	func() client.Object { return &storagev1.StorageClass{} },
-}
-
-// filler fills objects with texts and lists. The bytes in choices determine the lengths of these
-// texts and lists.
-type filler struct {
-	choices []byte
-	used    int
-	left    int // bytes until maxObject
-}
-
-func (f *filler) choose(n int) int {
-	if len(f.choices) == 0 {
-		return n - 1
-	}
-	f.used++
-	return (int(f.choices[f.used%len(f.choices)]) + f.used/len(f.choices)) % n
-}
-
-func (f *filler) text(lengths ...int) string {
-	n := min(lengths[f.choose(len(lengths))], f.left)
-	f.left -= n
-	text := fmt.Sprint("t", f.left, strings.Repeat([]string{"x", "é", "日"}[f.choose(3)], n))
-	return strings.ToValidUTF8(text[:max(n, 1)], "")
-}
-
-func (f *filler) fill(v reflect.Value) {
-	switch object := v.Addr().Interface().(type) {
-	case *v1alpha1.SecretKeyRef:
-		object.Name, object.Key = f.text(8, 253), f.text(8, 253)
-		return
-	case *v1alpha1.ConfigMapKeyRef:
-		object.Name, object.Key = f.text(8, 253), f.text(8, 253)
-		return
-	case *intstr.IntOrString:
-		*object = intstr.FromInt32(80)
-		return
-	}
-	switch v.Kind() {
-	case reflect.String:
-		v.SetString(f.text(0, 1, 60, 253, 1100, 5000, 16000, 140000))
-	case reflect.Bool:
-		v.SetBool(f.choose(2) == 1)
-	case reflect.Int32, reflect.Int64:
-		v.SetInt(int64(f.choose(5)))
-	case reflect.Pointer:
-		if f.choose(4) > 0 {
-			v.Set(reflect.New(v.Type().Elem()))
-			f.fill(v.Elem())
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() {
-				f.fill(v.Field(i))
-			}
-		}
-	case reflect.Slice:
-		n := []int{0, 1, 3, 16, 16}[f.choose(5)]
-		if _, limited := v.Interface().([]v1alpha1.ConversationImage); !limited && n == 16 && f.left > 0 {
-			n = 60
-		}
-		v.Set(reflect.MakeSlice(v.Type(), n, n))
-		for i := range n {
-			f.fill(v.Index(i))
-		}
-	case reflect.Map:
-		if values, ok := v.Addr().Interface().(*map[string]string); ok {
-			*values = map[string]string{}
-			for range []int{0, 1, 200}[f.choose(3)] {
-				(*values)[f.text(1, 60, 253)] = f.text(0, 60, 5000)
-			}
-			for _, key := range slices.Concat(keptLabels, keptAnnotations[:3]) {
-				(*values)[key] = f.text(1, 63, 200000)
-			}
-		}
-	}
 }
 
 // obeySchema replaces values that the API server would reject. It covers only the fields for which
@@ -166,7 +91,7 @@ func FuzzTransform(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, choices []byte, kind byte, ofConversation bool) {
 		object := fuzzedKinds[int(kind)%len(fuzzedKinds)]()
-		(&filler{choices: choices, left: maxObject}).fill(reflect.ValueOf(object).Elem())
+		objecttest.Fill(object, choices, maxObject, slices.Concat(keptLabels, keptAnnotations[:3])...)
 		obeySchema(object)
 		owner := lifecycletest.MakeConversation("ns", "owner").Conversation
 		if ofConversation {

@@ -18,13 +18,16 @@ const AnnotationCreatedAt = "parley.dev/created-at"
 // Lists truncate titles further.
 const maxTitle = 512
 
-// keptAnnotations are the annotations that the facade reads from the cache, with their maximum
-// lengths. Users can write annotations of up to 256 KiB. If an annotation exceeds its maximum
-// length, only its end is kept, because the list of revoked sign-ins ends with the newest sign-ins.
-var keptAnnotations = map[string]int{
-	v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64, v1alpha1.AnnotationIncomplete: 64,
-	v1alpha1.AnnotationRequestedBy: 1024, v1alpha1.AnnotationSettingsStored: 64, v1alpha1.AnnotationEndedSignIns: 16 << 10,
-}
+// conversationAnnotations and settingsAnnotations are the annotations that the facade reads from the
+// cache, with their maximum lengths. Users can write annotations of up to 256 KiB. If an annotation
+// exceeds its maximum length, only its end is kept, because the list of revoked sign-ins ends with
+// the newest sign-ins.
+var (
+	conversationAnnotations = map[string]int{v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64,
+		v1alpha1.AnnotationIncomplete: 64, v1alpha1.AnnotationRequestedBy: 1024}
+	settingsAnnotations = map[string]int{v1alpha1.AnnotationSettingsStored: 64,
+		v1alpha1.AnnotationEndedSignIns: 16 << 10}
+)
 
 // These are the spec fields that a message to a stopped session changes. The cache keeps the GitOps
 // tools that manage them.
@@ -36,18 +39,11 @@ const (
 // strip removes the fields that no response uses, so that no user can fill the facade's memory.
 // Of the first message, it keeps only the first line, for the title.
 func strip(object any) (any, error) {
-	o, isObject := object.(metav1.Object)
-	if !isObject {
-		return object, nil
-	}
-	var managers []metav1.ManagedFieldsEntry
-	if c, isConversation := object.(*v1alpha1.Conversation); isConversation {
-		managers = c.CompactManagedFields(SuspendField, RestartField)
-	}
-	stripMetadata(o)
-	o.SetManagedFields(managers)
 	switch o := object.(type) {
 	case *v1alpha1.Conversation:
+		managers := o.CompactManagedFields(SuspendField, RestartField)
+		stripMetadata(o, conversationAnnotations)
+		o.ManagedFields = managers
 		spec := &o.Spec
 		spec.ImageURLs, spec.Images, spec.ConversationInstructions, spec.MCPConfig = nil, nil, nil, nil
 		if spec.InitialUserMsg != nil {
@@ -57,6 +53,7 @@ func strip(object any) (any, error) {
 			o.Status.Conditions[i].Message = ""
 		}
 	case *v1alpha1.UserSettings:
+		stripMetadata(o, settingsAnnotations)
 		o.Spec.MCPConfig, o.Status.Conditions = nil, nil
 		if store := o.Spec.SecretsStore; store != nil {
 			store.CustomSecrets = nil
@@ -65,9 +62,9 @@ func strip(object any) (any, error) {
 	return object, nil
 }
 
-func stripMetadata(o metav1.Object) {
+func stripMetadata(o metav1.Object, annotations map[string]int) {
 	var kept map[string]string
-	for name, limit := range keptAnnotations {
+	for name, limit := range annotations {
 		if value, found := o.GetAnnotations()[name]; found {
 			if kept == nil {
 				kept = map[string]string{}
@@ -82,6 +79,7 @@ func stripMetadata(o metav1.Object) {
 	o.SetOwnerReferences(nil)
 	o.SetFinalizers(nil)
 	o.SetLabels(nil)
+	o.SetManagedFields(nil)
 	o.SetGenerateName("")
 }
 
