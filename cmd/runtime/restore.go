@@ -59,9 +59,7 @@ func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 		return false, nil
 	}
 	s.unrestored = true
-	// Do not wait for the disk. The journal is created later in the same directory, so if this file is
-	// missing after a crash of the node, the journal is missing too.
-	return true, record.WriteWithoutSync(records.File(restoreFile), strings.NewReader(restorePending), 0o600)
+	return true, setRestoration(records, restorePending)
 }
 
 // requestRestoration requests the data of earlier attempts while the session still prepares its
@@ -152,7 +150,11 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 	if err := driver.Restored(s.journal, lost, lost, true); err != nil {
 		return nil, err
 	}
-	return work, record.Write(records.File(restoreFile), strings.NewReader(restoreFailed), 0o600)
+	return work, setRestoration(records, restoreFailed)
+}
+
+func setRestoration(records *workspace.Records, state string) error {
+	return record.Write(records.File(restoreFile), strings.NewReader(state), 0o600)
 }
 
 // lostFiles returns the notice that says why files are lost.

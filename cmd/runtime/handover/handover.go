@@ -169,9 +169,7 @@ func (a *Archive) Restore(ctx context.Context, file string, early func() (io.Rea
 		archived, err := request()
 		if err == nil {
 			defer archived.Close()
-			// Do not wait for the disk, because journal.Open does. If the node crashes earlier, the next
-			// Restore completes the file.
-			err = record.WriteWithoutSync(file, archived, 0o600)
+			err = record.Write(file, archived, 0o600)
 		}
 		if err != nil && !errors.Is(err, ErrGone) {
 			a.log.Warn("restoring the journal from the archive failed", "error", err)
