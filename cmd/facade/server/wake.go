@@ -112,9 +112,10 @@ type waking struct {
 	attempt int32
 	// requested is the time at which the message last requested a start.
 	requested time.Time
-	// refused is the resourceVersion that the conversation had when a request to start it was last
-	// refused.
-	refused string
+	// refused is true if the API server refused the last request to start the conversation. The next
+	// check then reads the conversation from the API server, because the cached version may be
+	// outdated.
+	refused bool
 	// unreached is the time at which the session became unreachable; zero if the session can be
 	// reached.
 	unreached time.Time
@@ -138,6 +139,7 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 		}
 	}
 	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
+		wasRefused := w.refused
 		now, err := w.find(ctx, c.Name)
 		switch {
 		case ctx.Err() != nil:
@@ -160,8 +162,11 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 				return reply, err
 			}
 			w.attempt = -1 // the session ran; if it has ended now, it may be started again
-		} else if err := w.start(ctx, c); err != nil {
+		} else if err := w.start(ctx, c, wasRefused); err != nil {
 			return nil, err
+		}
+		if w.refused && !wasRefused {
+			continue
 		}
 		select {
 		case <-changed:
@@ -173,14 +178,14 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 	}
 }
 
-// find returns the cached conversation. If its start was refused, find reads the conversation from the
-// API server.
+// find returns the cached conversation. After a refused request, it returns the conversation from
+// the API server.
 func (w *waking) find(ctx context.Context, name string) (*v1alpha1.Conversation, error) {
-	c, err := w.conversations.Find(ctx, w.user, name)
-	if err == nil && w.refused != "" && c.ResourceVersion == w.refused {
+	if w.refused {
+		w.refused = false
 		return w.conversations.Read(ctx, w.user, name)
 	}
-	return c, err
+	return w.conversations.Find(ctx, w.user, name)
 }
 
 // unreachable reports whether the session has been unreachable for longer than reachTimeout.
@@ -196,8 +201,8 @@ func (w *waking) unreachable(err error) bool {
 }
 
 // start requests the start of a stopped session. It returns an error if the session will not run
-// soon.
-func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation) error {
+// soon. isCurrent is true if c was just read from the API server.
+func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation, isCurrent bool) error {
 	attempt := max(1, c.Status.Attempt)
 	switch {
 	case c.DeletionTimestamp != nil:
@@ -217,12 +222,13 @@ func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation) error {
 		switch {
 		case err == nil:
 			w.attempt, w.requested = attempt, time.Now()
-		case w.refused == c.ResourceVersion && !apierrors.IsConflict(err):
+		case isCurrent && !apierrors.IsConflict(err):
 			return conversations.ChangeRefusal(ctx, err)
 		default:
-			// The cached version may be outdated. In the current version, the user may have stopped the
-			// conversation before the message.
-			w.refused, w.unsuspended = c.ResourceVersion, false
+			w.refused = true
+			if w.requested.IsZero() {
+				w.unsuspended = false // the cache may lack a stop that the user requested before the message
+			}
 		}
 		return nil
 	}

@@ -44,6 +44,10 @@ type sleeper struct {
 	conversation v1alpha1.Conversation
 	patches      []string
 	changed      chan struct{}
+	// onPatch replaces the effect of a patch, which is that the session runs. It may be nil.
+	onPatch func()
+	// denies is true if a policy denies all patches.
+	denies bool
 }
 
 func newSleeper(first, next string) *sleeper {
@@ -98,6 +102,9 @@ func (c *sleeper) PatchConversation(_ context.Context, _ *v1alpha1.Conversation,
 	if err := json.Unmarshal(patch, &expected); err != nil {
 		return err
 	}
+	if c.denies {
+		return apierrors.NewForbidden(schema.GroupResource{}, "talk", nil)
+	}
 	c.mu.Lock()
 	version := c.conversation.ResourceVersion
 	if expected.Metadata.ResourceVersion == "" || expected.Metadata.ResourceVersion == version {
@@ -111,6 +118,10 @@ func (c *sleeper) PatchConversation(_ context.Context, _ *v1alpha1.Conversation,
 	c.update(func(s *v1alpha1.ConversationStatus) {
 		c.conversation.Spec.Suspend = false
 		c.conversation.Generation++
+		if c.onPatch != nil {
+			c.onPatch()
+			return
+		}
 		s.State, s.Reason, s.Attempt, s.PodIP = v1alpha1.StateRunning, "", s.Attempt+1, c.next
 	})
 	return nil
@@ -180,6 +191,47 @@ func TestAWaitingMessageIsRefusedWhenTheUserStopsTheSession(t *testing.T) {
 	defer c.mu.Unlock()
 	if len(c.patches) > 0 {
 		t.Errorf("the conversation was started: %q", c.patches)
+	}
+}
+
+// The user stops the session after the message requested its start, and the cached conversation does
+// not contain this stop yet. A second request, which a slow manager causes, does not undo the stop.
+func TestARepeatedWakeDoesNotUndoALaterStop(t *testing.T) {
+	t.Parallel()
+	c := newSleeper("127.31.5.9", "127.31.5.9")
+	c.stop()
+	c.conversation.ResourceVersion = "1"
+	c.onPatch = func() {
+		c.conversation.ResourceVersion = "2"
+		c.cached = c.conversation.DeepCopy()
+		c.conversation.Spec.Suspend, c.conversation.ResourceVersion = true, "3"
+		c.conversation.Generation++
+	}
+	if code, body := c.message(t, aMessage); code != http.StatusConflict || !strings.Contains(body, "was stopped") {
+		t.Errorf("answered %d %s", code, body)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.patches) != 1 {
+		t.Errorf("the patches are %q", c.patches)
+	}
+}
+
+// An unrelated change of the conversation that the cache lacks does not delay the refusal of a wake
+// that a policy denies.
+func TestADeniedWakeIsRefusedAtOnceWithAnOutdatedCache(t *testing.T) {
+	t.Parallel()
+	c := newSleeper("127.31.5.10", "127.31.5.10")
+	c.stop()
+	c.conversation.ResourceVersion = "1"
+	c.cached = c.conversation.DeepCopy()
+	c.conversation.ResourceVersion = "2"
+	c.denies = true
+	if code, body := c.message(t, aMessage); code != http.StatusForbidden {
+		t.Errorf("answered %d %s", code, body)
+	}
+	if c.live != 1 {
+		t.Errorf("%d reads from the API server", c.live)
 	}
 }
 
