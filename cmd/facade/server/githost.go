@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -25,6 +26,10 @@ const maxAsked = 3
 // the host.
 var noSession = answer.Refuse(http.StatusServiceUnavailable, "No running conversation can read the git "+
 	"host: start a conversation with a repository, or enter the repository's name")
+
+// hostBusy is the response if the git host limits the requests with the user's token.
+var hostBusy = answer.Later(http.StatusTooManyRequests, "The git host limits the rate of requests: retry later",
+	time.Minute)
 
 // hostOperations are the operations that read from a git host. A running session of the user calls
 // the host, because only the session has the token.
@@ -62,7 +67,10 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 			Held: r.held}, live.MaxResponse); err == nil {
 			return known, nil
 		}
-		if answer.CodeOf(err) == http.StatusFailedDependency { // this session has no token
+		switch answer.CodeOf(err) {
+		case http.StatusTooManyRequests: // another session has the same token
+			return nil, hostBusy
+		case http.StatusFailedDependency: // this session has no token
 			err = noSession
 		}
 	}

@@ -30,6 +30,8 @@ const (
 	maxAnswer   = 8 << 20
 	perPage     = 30
 	maxPageSize = 100
+	// giteaPageSize is the default of Gitea's setting MAX_RESPONSE_ITEMS.
+	giteaPageSize = 50
 )
 
 // Errors for the user.
@@ -103,16 +105,24 @@ func (h *Host) kind(ctx context.Context) (kind v1alpha1.GitProvider, api string,
 	if h.public || h.provider == v1alpha1.GitLab || h.provider == v1alpha1.Bitbucket {
 		return h.provider, h.api, nil
 	}
-	var about struct{ Version string }
-	err = h.call(ctx, http.MethodGet, h.root+"/api/v1/version", nil, &about)
-	_, isRefused := errors.AsType[*refused](err)
-	switch {
-	case err == nil && about.Version != "":
-		return gitea, h.root + "/api/v1", nil
-	case err == nil, isRefused, errors.Is(err, ErrToken):
-		return v1alpha1.GitHub, h.api, nil
+	response, err := h.send(ctx, http.MethodGet, h.root+"/api/v1/version", nil)
+	if err != nil {
+		return "", "", err
 	}
-	return "", "", err
+	defer response.Body.Close()
+	if err := accessError(response); errors.Is(err, ErrRate) {
+		return "", "", err
+	}
+	if response.StatusCode >= http.StatusInternalServerError {
+		return "", "", fmt.Errorf("%w: status %d", ErrHost, response.StatusCode)
+	}
+	// A GitHub server may answer with an error, a redirect to its login page, or a page.
+	var about struct{ Version string }
+	if response.StatusCode == http.StatusOK &&
+		json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&about) == nil && about.Version != "" {
+		return gitea, h.root + "/api/v1", nil
+	}
+	return v1alpha1.GitHub, h.api, nil
 }
 
 // get reads from the host's API. The parameter api is the URL of the API.
@@ -339,9 +349,15 @@ func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, 
 		err = h.get(ctx, api, "/repositories/"+strings.Join(parts, "/")+"/refs/branches",
 			url.Values{"pagelen": {pageSize}}, &list)
 		found = list.Values
+	case gitea:
+		for page := 1; err == nil && len(found) == (page-1)*giteaPageSize && len(found) < maxPageSize; page++ {
+			var more []branch
+			err = h.get(ctx, api, "/repos/"+strings.Join(parts, "/")+"/branches",
+				url.Values{"page": {strconv.Itoa(page)}, "limit": {strconv.Itoa(giteaPageSize)}}, &more)
+			found = append(found, more...)
+		}
 	default:
-		err = h.get(ctx, api, "/repos/"+strings.Join(parts, "/")+"/branches",
-			url.Values{"per_page": {pageSize}, "limit": {pageSize}}, &found) // Gitea reads limit
+		err = h.get(ctx, api, "/repos/"+strings.Join(parts, "/")+"/branches", url.Values{"per_page": {pageSize}}, &found)
 	}
 	list := []session.GitBranch{}
 	for _, b := range found {

@@ -1,11 +1,13 @@
 package githost_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -133,6 +135,47 @@ func TestALimitedRateIsNotReportedAsAWrongToken(t *testing.T) {
 		}
 		if _, err := h.Read(t.Context(), "/issues"); !errors.Is(err, c.want) {
 			t.Errorf("%s: the error of a read is %v", name, err)
+		}
+	}
+}
+
+func TestAHostWithoutGiteasVersionIsAGitHubServer(t *testing.T) {
+	for name, version := range map[string]http.HandlerFunc{
+		"not found":            http.NotFound,
+		"a login page":         func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
+		"a page":               func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<!DOCTYPE html>") },
+		"JSON, but no version": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") },
+	} {
+		mux := http.NewServeMux()
+		mux.Handle("/api/v1/version", version)
+		mux.HandleFunc("/api/v3/user", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"login":"ada"}`) })
+		server := httptest.NewServer(mux)
+		t.Cleanup(server.Close)
+		h := open(t, strings.TrimPrefix(server.URL, "http://"), v1alpha1.GitHub, "tok")
+		if user, err := h.User(t.Context()); err != nil || user.Login != "ada" {
+			t.Errorf("%s: the user is %+v, %v", name, user, err)
+		}
+	}
+}
+
+// Gitea limits a page to 50 branches by default.
+func TestTheFirstHundredBranchesOfAGiteaHostAreListed(t *testing.T) {
+	for _, count := range []int{0, 49, 50, 51, 120} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("/api/v1/version", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"version":"1"}`) })
+		mux.HandleFunc("/api/v1/repos/o/r/branches", func(w http.ResponseWriter, r *http.Request) {
+			page, _ := strconv.Atoi(r.FormValue("page"))
+			branches := []map[string]string{}
+			for i := (page - 1) * 50; i < min(page*50, count); i++ {
+				branches = append(branches, map[string]string{"name": fmt.Sprint(i)})
+			}
+			_ = json.NewEncoder(w).Encode(branches)
+		})
+		server := httptest.NewServer(mux)
+		t.Cleanup(server.Close)
+		found, err := open(t, strings.TrimPrefix(server.URL, "http://"), v1alpha1.GitHub, "tok").Branches(t.Context(), "o/r")
+		if err != nil || len(found) != min(count, 100) {
+			t.Errorf("%d of %d branches are listed, %v", len(found), count, err)
 		}
 	}
 }
