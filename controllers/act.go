@@ -58,6 +58,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
 	}
+	// Both run at the same time, because no object is adopted or created before both have succeeded.
 	var group errgroup.Group
 	group.Go(func() error { return r.removeWarmPod(ctx, c) })
 	claim, err := r.ensureClaim(ctx, c, start)
@@ -149,9 +150,9 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 // if the hash of its inputs is the same or if it claims a warm pod for this attempt. It replaces
 // any other existing Secret, because no pod of this attempt uses that Secret.
 //
-// If the replaced Secret belongs to this attempt, another manager may have written it, and may still
-// create a pod with the default name. If the new Secret claimed a warm pod, the session could then
-// have two pods. The new Secret therefore claims no pod.
+// If the replaced Secret belongs to this attempt, another manager may have written it, and may
+// still create a pod with the default name. If the new Secret claimed a warm pod, the session could
+// then have two pods. The new Secret therefore claims no pod.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {

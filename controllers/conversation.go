@@ -239,8 +239,8 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 
 // reconcile gathers the objects of a Conversation and judges them. If a start is needed, it assigns
 // a slot and prepares the start. Then it acts, writes the status, deletes expired objects and
-// requeues. If the verdict must be recorded first, reconcile only writes the status, and returns the
-// Conversation with this status. Reconcile then calls reconcile again, which acts.
+// requeues. If the verdict must be recorded first, reconcile only writes the status, and returns
+// the Conversation with this status. Reconcile then calls reconcile again, which acts.
 func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1alpha1.Conversation) (
 	result reconcile.Result, recorded *v1alpha1.Conversation, err error) {
 	name := client.ObjectKeyFromObject(conversation)

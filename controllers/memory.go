@@ -108,8 +108,8 @@ const (
 	lastBackoff  = 30 * time.Second
 )
 
-// recordFailure counts a failed start. The work queue counts failures, too, but it forgets them when
-// a session waits for other starts of its user.
+// recordFailure counts a failed start. The work queue counts failures, too, but it forgets them
+// when a session waits for other starts of its user.
 func (r *memoryEntry) recordFailure(now time.Time) {
 	r.failures, r.failedAt = r.failures+1, now
 }
@@ -123,9 +123,9 @@ func (r memoryEntry) backoff(now time.Time) time.Duration {
 	return r.failedAt.Add(delay).Sub(now)
 }
 
-// retryTurns limits the retries of refused sessions. A user may have many refused sessions, and each
-// retry reads all Secrets of the user. After a retry that is refused again, the user's other refused
-// sessions wait for minRetryDelay.
+// retryTurns limits the retries of refused sessions. A user may have many refused sessions, and
+// each retry reads all Secrets of the user. After a retry that is refused again, the user's other
+// refused sessions wait for minRetryDelay.
 type retryTurns struct {
 	mu    sync.Mutex
 	taken map[types.NamespacedName]time.Time // keyed by user

@@ -13,9 +13,9 @@ import (
 )
 
 // writeStatus writes the status, and then emits events and metrics of the change. It returns the
-// Conversation with the new status, or nil if it wrote nothing. If only the step of a start changed,
-// it delays the write until the step has lasted long enough. In this case, it returns the remaining
-// delay.
+// Conversation with the new status, or nil if it wrote nothing. If only the step of a start
+// changed, it delays the write until the step has lasted long enough. In this case, it returns the
+// remaining delay.
 func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v lifecycle.Verdict) (
 	*v1alpha1.Conversation, time.Duration, error) {
 	before, after := o.Conversation.Status, lifecycle.NewStatus(o.Observation, v)

@@ -338,17 +338,17 @@ func (r *warmPoolReconciler) refill(ctx context.Context, key poolKey, pods *obje
 	return reconcile.Result{RequeueAfter: warmDelay}, nil
 }
 
-// busy reports whether the pool must not be refilled now: sessions are starting, or a session claimed
-// a pod of the pool less than warmQuiet ago. A recent claim does not matter if less than a quarter of
-// the pods is left.
+// busy reports whether the pool must not be refilled now: sessions are starting, or a session
+// claimed a pod of the pool less than warmQuiet ago. A recent claim does not matter if less than a
+// quarter of the pods is left.
 func (r *warmPoolReconciler) busy(key poolKey, pods *objects.WarmPods, missing int) bool {
 	low := 4*missing > 3*int(pods.Owner.Spec.Warm.Size)
 	return r.starting(key.namespace) || !low && r.options.Clock.Since(r.set.lastClaim(key)) < warmQuiet
 }
 
 // overdue reports whether a pool has waited to be refilled for at least warmPatience. The first
-// call begins the wait. An overdue pool is refilled even while sessions are starting. Otherwise, many
-// starts in one namespace would keep the pools of all other namespaces empty.
+// call begins the wait. An overdue pool is refilled even while sessions are starting. Otherwise,
+// many starts in one namespace would keep the pools of all other namespaces empty.
 func (r *warmPoolReconciler) overdue(key poolKey, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,18 +17,21 @@ func (c *Conversation) GitOpsManager(field string) string {
 	return c.findGitOpsManagers(field)[field]
 }
 
-// CompactManagedFields returns a small metadata.managedFields for which GitOpsManager returns the same
-// tools of these spec fields.
+// CompactManagedFields returns a small metadata.managedFields for which GitOpsManager returns the
+// same tools of these spec fields.
 func (c *Conversation) CompactManagedFields(fields ...string) (managers []metav1.ManagedFieldsEntry) {
-	for field, manager := range c.findGitOpsManagers(fields...) {
-		managers = append(managers, metav1.ManagedFieldsEntry{Manager: strings.Clone(manager),
-			Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`)})
+	found := c.findGitOpsManagers(fields...)
+	for _, field := range fields {
+		if found[field] != "" {
+			managers = append(managers, metav1.ManagedFieldsEntry{Manager: strings.Clone(found[field]),
+				Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`)})
+		}
 	}
 	return managers
 }
 
-// findGitOpsManagers returns the tool that GitOpsManager returns for each of these spec fields. Fields
-// without such a tool are missing.
+// findGitOpsManagers returns the tool that GitOpsManager returns for each of these spec fields.
+// Fields without such a tool are missing.
 func (c *Conversation) findGitOpsManagers(fields ...string) map[string]string {
 	found := map[string]string{}
 	for _, entry := range c.ManagedFields {

@@ -63,9 +63,10 @@ func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 }
 
 // requestRestoration requests the data of earlier attempts while the session still prepares its
-// directories. A warm pod calls it when it gets its first session: its workspace is fresh, so all data
-// must be restored. It does nothing if the class has a CA bundle and the document has no certificate
-// of the archive's authority: the first TLS connection must then wait for the call of trust().
+// directories. A warm pod calls it when it gets its first session: its workspace is fresh, so all
+// data must be restored. It does nothing if the class has a CA bundle and the document has no
+// certificate of the archive's authority: the first TLS connection must then wait for the call of
+// trust().
 func (s *run) requestRestoration() {
 	if s.env.attempt < 2 || s.doc.ArchiveCA == "" && s.doc.CABundle != "" {
 		return

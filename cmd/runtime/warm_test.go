@@ -413,8 +413,8 @@ func TestAnAgentGetsTheSameVariablesInWarmAndColdPods(t *testing.T) {
 	}
 }
 
-// warmPodForSecondAttempt runs the first attempt of a session in a cold pod. It returns a warm pod for the
-// second attempt, with an empty workspace.
+// warmPodForSecondAttempt runs the first attempt of a session in a cold pod. It returns a warm pod
+// for the second attempt, with an empty workspace.
 func warmPodForSecondAttempt(t *testing.T) (*scratchPod, *warmPod) {
 	t.Helper()
 	s := newScratchPod(t, session.Document{})

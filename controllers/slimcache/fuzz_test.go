@@ -81,8 +81,8 @@ func obeySchema(object client.Object) {
 
 // Every object that the API server can store has a bounded size in the cache. The controllers make
 // the same decisions with the cached object as with the complete object: the cache marks a
-// truncated spec, and keeps the owner and the names of ConfigMaps and Secrets. If there are too many
-// names of Secrets, the cache keeps AnySecret instead, which stands for every Secret.
+// truncated spec, and keeps the owner and the names of ConfigMaps and Secrets. If there are too
+// many names of Secrets, the cache keeps AnySecret instead, which stands for every Secret.
 func FuzzTransform(f *testing.F) {
 	for kind := range fuzzedKinds {
 		for _, choices := range []string{"", "\x01\x02\x03", "zq9 8b", "\x07\x06\x04\x03"} {

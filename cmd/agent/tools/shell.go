@@ -53,11 +53,11 @@ type Shell struct {
 	background map[int]bool
 	number     int
 
-	// started is set before the first shell starts. leaders holds the PIDs of all shells. mu guards
-	// both, because Close may read them while a command runs.
-	mu      sync.Mutex
-	started bool
-	leaders []int
+	// started is set before the first shell starts, and closed by Close. leaders holds the PIDs of all
+	// shells. mu guards these fields, because Close may run at any time.
+	mu              sync.Mutex
+	started, closed bool
+	leaders         []int
 }
 
 type command struct {
@@ -88,8 +88,9 @@ func NewShell(dir, session, state string) (*Shell, error) {
 }
 
 // KillLeftovers kills all processes that shells of this session started. An earlier agent may have
-// left such processes running when it was killed. KillLeftovers can be slow: it reads the environment
-// of every visible process, and the kernel delays each read while that process changes its memory.
+// left such processes running when it was killed. KillLeftovers can be slow: it reads the
+// environment of every visible process, and the kernel delays each read while that process changes
+// its memory.
 func (s *Shell) KillLeftovers() {
 	for _, pid := range withVariable(markerVariable + "=" + s.session) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -100,6 +101,7 @@ func (s *Shell) KillLeftovers() {
 func (s *Shell) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.closed = true
 	for _, leader := range s.leaders {
 		for _, pid := range inSession(leader) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -155,17 +157,11 @@ func (s *Shell) submit(script string, interactive bool) (*command, error) {
 
 // start starts a shell and restores the state of the last shell.
 func (s *Shell) start() error {
-	s.mu.Lock()
-	s.started = true
-	s.mu.Unlock()
-	p, err := startProcess(s.program, s.loop(), s.dir, markerVariable+"="+s.session)
+	p, err := s.startLeader()
 	if err != nil {
 		return fmt.Errorf("start the shell: %w", err)
 	}
 	s.process, s.background = p, nil
-	s.mu.Lock()
-	s.leaders = append(s.leaders, p.pid())
-	s.mu.Unlock()
 	for i, script := range []string{":", s.state} {
 		if _, err := s.submit(script, false); err != nil {
 			return err
@@ -187,6 +183,22 @@ func (s *Shell) start() error {
 	}
 	p.output.take(false)
 	return nil
+}
+
+// startLeader starts a shell process, unless the Shell is closed. It holds mu, so that Close kills
+// every process that startLeader starts.
+func (s *Shell) startLeader() (*process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errors.New("the session is closed")
+	}
+	s.started = true
+	p, err := startProcess(s.program, s.loop(), s.dir, markerVariable+"="+s.session)
+	if err == nil {
+		s.leaders = append(s.leaders, p.pid())
+	}
+	return p, err
 }
 
 // loop returns the script that the shell runs. The script reads file names from descriptor 3, and

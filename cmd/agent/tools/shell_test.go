@@ -151,6 +151,19 @@ func TestALongCommandKeepsRunningAndAcceptsInput(t *testing.T) {
 	})
 }
 
+func TestNoShellStartsAfterTheSessionHasClosed(t *testing.T) {
+	t.Parallel()
+	withShells(t, func(t *testing.T, s *Shell) {
+		s.Close()
+		if got := s.do(t, map[string]any{"command": "touch started"}); !strings.Contains(got.Text, "the session is closed") {
+			t.Errorf("got %+v", got)
+		}
+		if len(s.leaders) > 0 {
+			t.Errorf("%d shells started", len(s.leaders))
+		}
+	})
+}
+
 func TestCtrlCInterruptsOnlyTheCommand(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {

@@ -43,6 +43,7 @@ func FuzzStrip(f *testing.F) {
 		before := &v1alpha1.UserSettings{}
 		fill(before, &before.ObjectMeta, choices, settings)
 		after := stripped(t, before)
+		checkAnnotations(t, before, after, v1alpha1.AnnotationSettingsStored, v1alpha1.AnnotationEndedSignIns)
 		if after.Status.SessionKeyHash != before.Status.SessionKeyHash || after.OwnerName() != before.OwnerName() ||
 			!reflect.DeepEqual(after.Spec.LLMModel, before.Spec.LLMModel) || !sameTokens(after, before) {
 			t.Errorf("the facade needs a field that is gone: %s", jsonOf(t, after))
@@ -50,7 +51,7 @@ func FuzzStrip(f *testing.F) {
 	})
 }
 
-// fill fills an object with fields that its schema allows.
+// fill fills an object. The texts and lists are not longer than its schema allows.
 func fill(object any, metadata *metav1.ObjectMeta, choices []byte, schema *apiextensionsv1.JSONSchemaProps) {
 	objecttest.Fill(metadata, choices, maxPart, v1alpha1.AnnotationTitle, AnnotationCreatedAt,
 		v1alpha1.AnnotationIncomplete, v1alpha1.AnnotationRequestedBy, v1alpha1.AnnotationSettingsStored,
@@ -145,9 +146,13 @@ func checkConversation(t *testing.T, before, after *v1alpha1.Conversation) {
 	keptRepository, keptProvider := after.Spec.EffectiveRepository()
 	if repository != keptRepository || provider != keptProvider || after.NeedsAttention() != before.NeedsAttention() ||
 		(before.Spec.SuggestedTask == nil) != (after.Spec.SuggestedTask == nil) ||
-		(before.Spec.CreateMicroagent == nil) != (after.Spec.CreateMicroagent == nil) {
+		(before.Spec.CreateMicroagent == nil) != (after.Spec.CreateMicroagent == nil) ||
+		after.GitOpsManager(SuspendField) != before.GitOpsManager(SuspendField) ||
+		after.GitOpsManager(RestartField) != before.GitOpsManager(RestartField) {
 		t.Errorf("the facade needs a field that is gone: %s", jsonOf(t, after))
 	}
+	checkAnnotations(t, before, after, v1alpha1.AnnotationTitle, AnnotationCreatedAt, v1alpha1.AnnotationIncomplete,
+		v1alpha1.AnnotationRequestedBy)
 	if message := after.Spec.InitialUserMsg; message != nil &&
 		!strings.HasPrefix(strings.TrimSpace(*before.Spec.InitialUserMsg), *message) {
 		t.Errorf("the first line of the message is %q", *message)
@@ -158,6 +163,18 @@ func checkConversation(t *testing.T, before, after *v1alpha1.Conversation) {
 	}
 	if !reflect.DeepEqual(*status, after.Status) {
 		t.Errorf("the status is %s", jsonOf(t, after.Status))
+	}
+}
+
+// checkAnnotations checks that the ends of these annotations are kept, and short annotations are kept
+// completely.
+func checkAnnotations(t *testing.T, before, after client.Object, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		value, kept := before.GetAnnotations()[name], after.GetAnnotations()[name]
+		if !strings.HasSuffix(value, kept) || len(kept) < min(len(value), 60) {
+			t.Errorf("of %d bytes of the annotation %s, %d are kept", len(value), name, len(kept))
+		}
 	}
 }
 

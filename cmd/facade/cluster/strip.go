@@ -18,10 +18,10 @@ const AnnotationCreatedAt = "parley.dev/created-at"
 // Lists truncate titles further.
 const maxTitle = 512
 
-// conversationAnnotations and settingsAnnotations are the annotations that the facade reads from the
-// cache, with their maximum lengths. Users can write annotations of up to 256 KiB. If an annotation
-// exceeds its maximum length, only its end is kept, because the list of revoked sign-ins ends with
-// the newest sign-ins.
+// conversationAnnotations and settingsAnnotations are the annotations that the facade reads from
+// the cache, with their maximum lengths. Users can write annotations of up to 256 KiB. If an
+// annotation exceeds its maximum length, only its end is kept, because the list of revoked sign-ins
+// ends with the newest sign-ins.
 var (
 	conversationAnnotations = map[string]int{v1alpha1.AnnotationTitle: 1024, AnnotationCreatedAt: 64,
 		v1alpha1.AnnotationIncomplete: 64, v1alpha1.AnnotationRequestedBy: 1024}
@@ -29,8 +29,8 @@ var (
 		v1alpha1.AnnotationEndedSignIns: 16 << 10}
 )
 
-// These are the spec fields that a message to a stopped session changes. The cache keeps the GitOps
-// tools that manage them.
+// SuspendField and RestartField are the spec fields that a message to a stopped session changes.
+// The cache keeps the GitOps tools that manage them.
 const (
 	SuspendField = "suspend"
 	RestartField = "restartAt"

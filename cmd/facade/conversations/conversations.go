@@ -183,9 +183,9 @@ func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, cha
 	return response(c, state), nil
 }
 
-// patchSpec patches fields of the spec. It refuses to change a field that a GitOps tool would change
-// back. The patch fails if its metadata does not match, for example after the conversation was
-// recreated (its UID changed).
+// patchSpec patches fields of the spec. It refuses to change a field that a GitOps tool would
+// change back. The patch fails if its metadata does not match, for example after the conversation
+// was recreated (its UID changed).
 func (s *Service) patchSpec(ctx context.Context, c *v1alpha1.Conversation, metadata, spec map[string]any) error {
 	for field, value := range spec {
 		if manager := c.GitOpsManager(field); manager != "" && (field != cluster.SuspendField || c.Spec.Suspend != value) {

@@ -194,8 +194,9 @@ func TestAWaitingMessageIsRefusedWhenTheUserStopsTheSession(t *testing.T) {
 	}
 }
 
-// The user stops the session after the message requested its start, and the cached conversation does
-// not contain this stop yet. A second request, which a slow manager causes, does not undo the stop.
+// The user stops the session after the message requested its start, and the cached conversation
+// does not contain this stop yet. A second request, which a slow manager causes, does not undo the
+// stop.
 func TestARepeatedWakeDoesNotUndoALaterStop(t *testing.T) {
 	t.Parallel()
 	c := newSleeper("127.31.5.9", "127.31.5.9")

@@ -89,8 +89,8 @@ func (k *Keeper) Flush(ctx context.Context) {
 // Complete reports whether the archive has the whole journal. It returns false for a nil Keeper.
 func (k *Keeper) Complete() bool { return k != nil && int(k.archived.Load()) >= k.journal.Len() }
 
-// awaitSegment waits until the next segment is complete. A segment is complete if it is large enough,
-// if segmentDelay has passed since its first event, or if Flush is called.
+// awaitSegment waits until the next segment is complete. A segment is complete if it is large
+// enough, if segmentDelay has passed since its first event, or if Flush is called.
 func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	if k.next >= k.journal.Len() {
 		for _, done := range k.flushing {

@@ -95,8 +95,11 @@ func (f *filler) fillSpecial(object any) bool {
 		object.Name, object.Key = f.text(8, 253), f.text(8, 253)
 	case *v1alpha1.ConfigMapKeyRef:
 		object.Name, object.Key = f.text(8, 253), f.text(8, 253)
-	case *metav1.FieldsV1:
-		object.SetRawString(fmt.Sprintf(`{"f:spec":{"f:suspend":{},%q:{}}}`, f.text(8, 140000)))
+	case *metav1.ManagedFieldsEntry:
+		*object = metav1.ManagedFieldsEntry{Manager: f.text(8, 128), Subresource: []string{"status", ""}[f.choose(2)],
+			Operation: []metav1.ManagedFieldsOperationType{"Apply", "Update"}[f.choose(2)],
+			FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:spec":{"f:%s":{},%q:{}}}`,
+				[]string{"suspend", "restartAt", "other"}[f.choose(3)], f.text(8, 140000)))}
 	case *intstr.IntOrString:
 		*object = intstr.FromInt32(80)
 	default:
