@@ -265,9 +265,14 @@ func (s *Shell) finish(end completion) {
 // interrupt acts like Ctrl-C: it signals the command and its shell, but no background processes.
 func (s *Shell) interrupt() { s.signal(syscall.SIGINT) }
 
+// signal signals the shell before its command. Otherwise, a shell that sees its command die would
+// run the next one.
 func (s *Shell) signal(sig syscall.Signal) {
-	for _, pid := range inSession(s.process.pid()) {
-		if !s.background[pid] {
+	leader := s.process.pid()
+	pids := inSession(leader)
+	_ = syscall.Kill(leader, sig)
+	for _, pid := range pids {
+		if pid != leader && !s.background[pid] {
 			_ = syscall.Kill(pid, sig)
 		}
 	}

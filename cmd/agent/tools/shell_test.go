@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -164,11 +165,36 @@ func TestNoShellStartsAfterTheSessionHasClosed(t *testing.T) {
 	})
 }
 
+// awaitSleeping waits until the shell has n child processes that run sleep, and waits for one of them
+// itself.
+func (s *Shell) awaitSleeping(t *testing.T, n int) {
+	t.Helper()
+	read := func(pid int, file string) string {
+		text, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), file))
+		return string(text)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		sleeping := 0
+		for _, pid := range inSession(s.process.pid()) {
+			if strings.HasPrefix(read(pid, "cmdline"), "sleep") {
+				sleeping++
+			}
+		}
+		if sleeping == n && strings.Contains(read(s.process.pid(), "stat"), ") S ") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d processes run sleep, want %d", sleeping, n)
+		}
+	}
+}
+
 func TestCtrlCInterruptsOnlyTheCommand(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "X=1; sleep 1000 & echo $! > pid", "[exit code 0]")
 		s.expectRunning(t, map[string]any{"command": "echo begun; sleep 1000; echo went on"}, "begun\n")
+		s.awaitSleeping(t, 2) // a shell that is just starting a program may lose the signal
 		if got := s.do(t, map[string]any{"command": "C-c", "is_input": true}); strings.Contains(got.Text, "went on") ||
 			!strings.Contains(got.Text, "exit code 130") {
 			t.Errorf("got %+v", got)
