@@ -56,7 +56,7 @@ func hundredIdle(t *t) {
 	}
 	free := availableMemory()
 	all(5, func(ctx context.Context, name string) error {
-		if err := s.beginSilent(ctx, class, name); err != nil {
+		if err := s.create(nil, false)(ctx, class, name); err != nil {
 			return err
 		}
 		_, err := s.running.await(ctx, attemptKey(name, 1))

@@ -41,7 +41,11 @@ const (
 	kindWarm   = "warm, without a repository"
 	kindHTTP   = "warm, without a repository, over HTTP"
 	kindRepo   = "warm, repository of 100 files, class volume"
-	kindWake   = "wake from a snapshot, by a message"
+	// Sessions without a message do nothing after their start, like bare pods. Sessions with a message
+	// work while others still start.
+	kindSilent     = "warm, without a repository or message"
+	kindRepoSilent = "warm, repository, class volume, no message"
+	kindWake       = "wake from a snapshot, by a message"
 )
 
 // The type starts measures how long several kinds of starts take.
@@ -85,18 +89,21 @@ func (t *t) newStarts() *starts {
 
 func (s *starts) kinds() []startKind {
 	mounted := func(c *v1alpha1.SessionClassSpec) { c.Images.Runtime = v1alpha1.RuntimeMount }
+	withVolume := func(c *v1alpha1.SessionClassSpec) {
+		mounted(c)
+		c.Workspace = &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi"}}
+	}
 	return []startKind{
 		{name: kindBare, begin: s.beginPod, attempt: 1},
-		{name: kindOwn, class: func(c *v1alpha1.SessionClassSpec) { c.Images = nil }, begin: s.beginSilent, attempt: 1},
-		{name: kindCopied, class: func(*v1alpha1.SessionClassSpec) {}, begin: s.beginSession, attempt: 1, turn: 1},
-		{name: kindMount, class: mounted, begin: s.beginSession, attempt: 1, turn: 1},
-		{name: kindWarm, class: mounted, pool: int32(s.samples), begin: s.beginSession, attempt: 1, turn: 1},
+		{name: kindOwn, class: func(c *v1alpha1.SessionClassSpec) { c.Images = nil }, begin: s.create(nil, false), attempt: 1},
+		{name: kindCopied, class: func(*v1alpha1.SessionClassSpec) {}, begin: s.create(nil, true), attempt: 1, turn: 1},
+		{name: kindMount, class: mounted, begin: s.create(nil, true), attempt: 1, turn: 1},
+		{name: kindWarm, class: mounted, pool: int32(s.samples), begin: s.create(nil, true), attempt: 1, turn: 1},
 		{name: kindHTTP, class: mounted, pool: int32(s.samples), prepare: s.useClass, begin: s.beginOverHTTP, attempt: 1,
 			turn: 1},
-		{name: kindRepo, class: func(c *v1alpha1.SessionClassSpec) {
-			mounted(c)
-			c.Workspace = &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi"}}
-		}, pool: int32(s.samples), begin: s.beginWithRepository, attempt: 1, turn: 1},
+		{name: kindRepo, class: withVolume, pool: int32(s.samples), begin: s.create(&s.repo, true), attempt: 1, turn: 1},
+		{name: kindSilent, class: mounted, pool: int32(s.samples), begin: s.create(nil, false), attempt: 1},
+		{name: kindRepoSilent, class: withVolume, pool: int32(s.samples), begin: s.create(&s.repo, false), attempt: 1},
 		{name: kindWake, class: mounted, pool: int32(s.samples), prepare: s.sleep, begin: s.wake, attempt: 2, turn: 2},
 	}
 }
@@ -236,16 +243,20 @@ func (s *starts) beginPod(ctx context.Context, _, name string) error {
 	return s.client.Create(ctx, barePod(s.user.namespace, name))
 }
 
-// beginSilent begins a session without a message. A message would start the agent, which needs a
-// shell, and Parley's own image has no shell.
-func (s *starts) beginSilent(ctx context.Context, class, name string) error {
-	return s.client.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: s.user.namespace,
-		Name: name}, Spec: v1alpha1.ConversationSpec{SessionClassName: &class}})
-}
-
-func (s *starts) beginSession(ctx context.Context, class, name string) error {
-	return s.client.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: s.user.namespace,
-		Name: name}, Spec: v1alpha1.ConversationSpec{SessionClassName: &class, InitialUserMsg: ptr.To(task(name, 1))}})
+// create returns a function that creates a Conversation, with a repository unless it is nil, and with
+// or without a message. A message starts the agent, which needs a shell. Parley's own image has none.
+func (s *starts) create(repo *repository, withMessage bool) func(ctx context.Context, class, name string) error {
+	return func(ctx context.Context, class, name string) error {
+		spec := v1alpha1.ConversationSpec{SessionClassName: &class}
+		if repo != nil {
+			spec.Repository, spec.SelectedBranch = &repo.url, &repo.branch
+		}
+		if withMessage {
+			spec.InitialUserMsg = ptr.To(task(name, 1))
+		}
+		return s.client.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: s.user.namespace,
+			Name: name}, Spec: spec})
+	}
 }
 
 // useClass makes the class the default of the user's conversations.
@@ -260,15 +271,9 @@ func (s *starts) beginOverHTTP(ctx context.Context, _, name string) error {
 		InitialUserMsg: ptr.To(task(name, 1))})
 }
 
-func (s *starts) beginWithRepository(ctx context.Context, class, name string) error {
-	return s.client.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: s.user.namespace,
-		Name: name}, Spec: v1alpha1.ConversationSpec{SessionClassName: &class, InitialUserMsg: ptr.To(task(name, 1)),
-		Repository: &s.repo.url, SelectedBranch: &s.repo.branch}})
-}
-
 // sleep lets a session work on its first message, and then stops the session.
 func (s *starts) sleep(ctx context.Context, class, name string) error {
-	if err := s.beginSession(ctx, class, name); err != nil {
+	if err := s.create(nil, true)(ctx, class, name); err != nil {
 		return err
 	}
 	if _, err := s.model.called.await(ctx, turnOf(name, 1)); err != nil {
