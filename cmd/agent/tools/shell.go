@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -265,17 +266,22 @@ func (s *Shell) finish(end completion) {
 // interrupt acts like Ctrl-C: it signals the command and its shell, but no background processes.
 func (s *Shell) interrupt() { s.signal(syscall.SIGINT) }
 
-// signal signals the shell before its command. Otherwise, a shell that sees its command die would
-// run the next one.
 func (s *Shell) signal(sig syscall.Signal) {
 	leader := s.process.pid()
-	pids := inSession(leader)
-	_ = syscall.Kill(leader, sig)
-	for _, pid := range pids {
-		if pid != leader && !s.background[pid] {
+	for _, pid := range shellFirst(leader, inSession(leader)) {
+		if !s.background[pid] {
 			_ = syscall.Kill(pid, sig)
 		}
 	}
+}
+
+// shellFirst moves the shell to the beginning of the processes. Otherwise, a shell that sees its
+// command die before it gets a signal would run the next command.
+func shellFirst(leader int, pids []int) []int {
+	if i := slices.Index(pids, leader); i > 0 {
+		return slices.Insert(slices.Delete(pids, i, i+1), 0, leader)
+	}
+	return pids
 }
 
 // stop interrupts the running command, and kills it if it does not end.

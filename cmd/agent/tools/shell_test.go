@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -185,6 +186,18 @@ func (s *Shell) awaitSleeping(t *testing.T, n int) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%d processes run sleep, want %d", sleeping, n)
+		}
+	}
+}
+
+func TestTheShellIsSignalledBeforeItsCommand(t *testing.T) {
+	for _, c := range []struct{ pids, want []int }{
+		{[]int{10001, 10002, 9998}, []int{9998, 10001, 10002}}, // the order of the names in /proc
+		{[]int{9998, 9999}, []int{9998, 9999}},
+		{[]int{10001}, []int{10001}}, // the shell has ended, and its PID may belong to another process
+	} {
+		if got := shellFirst(9998, slices.Clone(c.pids)); !slices.Equal(got, c.want) {
+			t.Errorf("the processes %v are signalled in the order %v", c.pids, got)
 		}
 	}
 }

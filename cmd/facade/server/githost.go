@@ -3,9 +3,10 @@ package server
 import (
 	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
@@ -61,20 +62,36 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 		return nil, err
 	}
 	err = noSession
+	var busy []v1alpha1.GitProvider // another session with this provider has the same token
 	for i := range candidates {
-		var known json.RawMessage
-		if known, err = s.sessions.Read(ctx, &candidates[i], live.Call{Path: path, Query: query,
-			Held: r.held}, live.MaxResponse); err == nil {
-			return known, nil
+		_, provider := candidates[i].Spec.EffectiveRepository()
+		if slices.Contains(busy, provider) {
+			continue
 		}
-		switch answer.CodeOf(err) {
-		case http.StatusTooManyRequests: // another session has the same token
-			return nil, hostBusy
-		case http.StatusFailedDependency: // this session has no token
+		known, failed := s.sessions.Read(ctx, &candidates[i], live.Call{Path: path, Query: query, Held: r.held},
+			live.MaxResponse)
+		switch {
+		case failed == nil:
+			return known, nil
+		case limitedByHost(failed):
+			busy = append(busy, provider)
+		case answer.CodeOf(failed) == http.StatusFailedDependency: // this session has no token
 			err = noSession
+		default:
+			err = failed
 		}
 	}
+	if len(busy) > 0 {
+		return nil, hostBusy
+	}
 	return nil, err
+}
+
+// limitedByHost reports whether a session answered that the git host limits the rate of requests. If
+// the facade limits its user, the refusal has a Retry-After time.
+func limitedByHost(err error) bool {
+	refusal, is := errors.AsType[*answer.Refusal](err)
+	return is && refusal.Code == http.StatusTooManyRequests && refusal.RetryAfter == 0
 }
 
 // candidates returns the few conversations whose sessions askHost calls. The large list of all

@@ -43,6 +43,7 @@ func (c *hosted) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 	for i := range c.running {
 		running := &all[5+i]
 		running.UID, running.Spec.Repository = types.UID(fmt.Sprint("u", i)), ptr.To("ada/engine")
+		running.Spec.GitProvider = ptr.To([]v1alpha1.GitProvider{v1alpha1.GitHub, v1alpha1.GitHub, v1alpha1.GitLab}[i])
 		running.Status.State, running.Status.PodIP = v1alpha1.StateRunning, c.address
 	}
 	look(all)
@@ -52,7 +53,7 @@ func (c *hosted) ConversationsOf(_ context.Context, _ *v1alpha1.UserSettings,
 func TestAGitHostThatLimitsTheRateIsNotAskedAgain(t *testing.T) {
 	t.Parallel()
 	const address = "127.31.4.14"
-	cluster := &hosted{dropped: make(chan struct{}), running: 2, address: address}
+	cluster := &hosted{dropped: make(chan struct{}), running: 3, address: address}
 	asked := atomic.Int32{}
 	sessionAt(t, address, func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
@@ -63,8 +64,8 @@ func TestAGitHostThatLimitsTheRateIsNotAskedAgain(t *testing.T) {
 	b := newBrowser(t, cluster, DefaultOptions())
 	b.key = stubKey
 	header := b.wants(http.StatusTooManyRequests, http.MethodGet, "/api/user/repositories", "")
-	if asked.Load() != 1 || header.Get("Retry-After") == "" {
-		t.Errorf("%d sessions asked the host, Retry-After is %q", asked.Load(), header.Get("Retry-After"))
+	if asked.Load() != 2 || header.Get("Retry-After") == "" {
+		t.Errorf("%d sessions asked their hosts, Retry-After is %q", asked.Load(), header.Get("Retry-After"))
 	}
 }
 

@@ -106,6 +106,9 @@ type waking struct {
 	// unsuspended is true if spec.suspend was false at the last check. If spec.suspend is true at
 	// the next check, somebody has stopped the conversation meanwhile, and the wait ends.
 	unsuspended bool
+	// confirmed is true if the API server has shown the conversation since the message began to wait.
+	// Until then, the cache may lack a stop that the user requested before the message.
+	confirmed bool
 	// attempt is the session's attempt when this message last requested a start. It is -1 before the
 	// first request, and after the session has run. If a later attempt is stopped, the requested start
 	// has failed, and the wait ends.
@@ -135,7 +138,7 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 		// Read the conversation from the API server: the cache may lack a stop that the user requested
 		// before the message.
 		if fresh, err := w.conversations.Read(ctx, w.user, c.Name); err == nil && fresh.UID == c.UID {
-			c = fresh
+			c, w.confirmed = fresh, true
 		}
 	}
 	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
@@ -182,8 +185,9 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 // the API server.
 func (w *waking) find(ctx context.Context, name string) (*v1alpha1.Conversation, error) {
 	if w.refused {
-		w.refused = false
-		return w.conversations.Read(ctx, w.user, name)
+		c, err := w.conversations.Read(ctx, w.user, name)
+		w.refused, w.confirmed = false, w.confirmed || err == nil
+		return c, err
 	}
 	return w.conversations.Find(ctx, w.user, name)
 }
@@ -218,17 +222,16 @@ func (w *waking) start(ctx context.Context, c *v1alpha1.Conversation, isCurrent 
 		if time.Since(w.requested) < maxWakePause {
 			return nil // the cache may not show the requested start yet
 		}
+		before := c.ResourceVersion
 		err := w.conversations.Wake(ctx, c)
 		switch {
 		case err == nil:
 			w.attempt, w.requested = attempt, time.Now()
+			w.unsuspended, w.confirmed = !c.Spec.Suspend, w.confirmed || c.ResourceVersion != before
 		case isCurrent && !apierrors.IsConflict(err):
 			return conversations.ChangeRefusal(ctx, err)
 		default:
-			w.refused = true
-			if w.requested.IsZero() {
-				w.unsuspended = false // the cache may lack a stop that the user requested before the message
-			}
+			w.refused, w.unsuspended = true, w.unsuspended && w.confirmed
 		}
 		return nil
 	}

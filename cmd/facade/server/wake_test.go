@@ -97,7 +97,7 @@ func (c *sleeper) WatchConversation(types.NamespacedName) (changed <-chan struct
 	return c.changed, func() {}
 }
 
-func (c *sleeper) PatchConversation(_ context.Context, _ *v1alpha1.Conversation, patch []byte) error {
+func (c *sleeper) PatchConversation(_ context.Context, patched *v1alpha1.Conversation, patch []byte) error {
 	var expected struct{ Metadata metav1.ObjectMeta }
 	if err := json.Unmarshal(patch, &expected); err != nil {
 		return err
@@ -118,6 +118,9 @@ func (c *sleeper) PatchConversation(_ context.Context, _ *v1alpha1.Conversation,
 	c.update(func(s *v1alpha1.ConversationStatus) {
 		c.conversation.Spec.Suspend = false
 		c.conversation.Generation++
+		c.conversation.ResourceVersion += "+"
+		patched.Generation, patched.ResourceVersion = c.conversation.Generation, c.conversation.ResourceVersion
+		patched.Spec.Suspend = false
 		if c.onPatch != nil {
 			c.onPatch()
 			return
@@ -199,22 +202,29 @@ func TestAWaitingMessageIsRefusedWhenTheUserStopsTheSession(t *testing.T) {
 // stop.
 func TestARepeatedWakeDoesNotUndoALaterStop(t *testing.T) {
 	t.Parallel()
-	c := newSleeper("127.31.5.9", "127.31.5.9")
-	c.stop()
-	c.conversation.ResourceVersion = "1"
-	c.onPatch = func() {
-		c.conversation.ResourceVersion = "2"
-		c.cached = c.conversation.DeepCopy()
-		c.conversation.Spec.Suspend, c.conversation.ResourceVersion = true, "3"
-		c.conversation.Generation++
-	}
-	if code, body := c.message(t, aMessage); code != http.StatusConflict || !strings.Contains(body, "was stopped") {
-		t.Errorf("answered %d %s", code, body)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.patches) != 1 {
-		t.Errorf("the patches are %q", c.patches)
+	for name, isCached := range map[string]bool{"the cache lacks the stop": false, "the cache has the stop": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newSleeper("127.31.5.9", "127.31.5.9")
+			c.stop()
+			c.conversation.ResourceVersion = "1"
+			c.onPatch = func() {
+				c.cached = c.conversation.DeepCopy()
+				c.conversation.Spec.Suspend, c.conversation.ResourceVersion = true, "3"
+				c.conversation.Generation++
+				if isCached {
+					c.cached = nil
+				}
+			}
+			if code, body := c.message(t, aMessage); code != http.StatusConflict || !strings.Contains(body, "was stopped") {
+				t.Errorf("answered %d %s", code, body)
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if len(c.patches) != 1 {
+				t.Errorf("the patches are %q", c.patches)
+			}
+		})
 	}
 }
 
