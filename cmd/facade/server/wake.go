@@ -134,12 +134,8 @@ func (w *waking) offer(ctx context.Context, c *v1alpha1.Conversation) (json.RawM
 func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMessage, error) {
 	changed, stop := w.cluster.WatchConversation(nameOf(c))
 	defer stop()
-	if c.Status.State != v1alpha1.StateStopped {
-		// Read the conversation from the API server: the cache may lack a stop that the user requested
-		// before the message.
-		if fresh, err := w.conversations.Read(ctx, w.user, c.Name); err == nil && fresh.UID == c.UID {
-			c, w.confirmed = fresh, true
-		}
+	if c.Status.State != v1alpha1.StateStopped { // the cache may lack a stop
+		c = w.confirm(ctx, c)
 	}
 	for pause := minWakePause; ; pause = min(2*pause, maxWakePause) {
 		wasRefused := w.refused
@@ -179,6 +175,16 @@ func (w *waking) wake(ctx context.Context, c *v1alpha1.Conversation) (json.RawMe
 			return nil, notAwake(c)
 		}
 	}
+}
+
+// confirm reads the conversation from the API server. If that fails, it returns the given version.
+func (w *waking) confirm(ctx context.Context, c *v1alpha1.Conversation) *v1alpha1.Conversation {
+	fresh, err := w.conversations.Read(ctx, w.user, c.Name)
+	if err != nil || fresh.UID != c.UID {
+		return c
+	}
+	w.confirmed = true
+	return fresh
 }
 
 // find returns the cached conversation. After a refused request, it returns the conversation from

@@ -142,7 +142,7 @@ func TestALimitedRateIsNotReportedAsAWrongToken(t *testing.T) {
 func TestAHostWithoutGiteasVersionIsAGitHubServer(t *testing.T) {
 	for name, version := range map[string]http.HandlerFunc{
 		"not found":            http.NotFound,
-		"a login page":         func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
+		"a login page":         http.RedirectHandler("/login", http.StatusFound).ServeHTTP,
 		"a page":               func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<!DOCTYPE html>") },
 		"JSON, but no version": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") },
 	} {

@@ -95,7 +95,8 @@ func (s *starts) kinds() []startKind {
 	}
 	return []startKind{
 		{name: kindBare, begin: s.beginPod, attempt: 1},
-		{name: kindOwn, class: func(c *v1alpha1.SessionClassSpec) { c.Images = nil }, begin: s.create(nil, false), attempt: 1},
+		{name: kindOwn, class: func(c *v1alpha1.SessionClassSpec) { c.Images = nil }, begin: s.create(nil, false),
+			attempt: 1},
 		{name: kindCopied, class: func(*v1alpha1.SessionClassSpec) {}, begin: s.create(nil, true), attempt: 1, turn: 1},
 		{name: kindMount, class: mounted, begin: s.create(nil, true), attempt: 1, turn: 1},
 		{name: kindWarm, class: mounted, pool: int32(s.samples), begin: s.create(nil, true), attempt: 1, turn: 1},
