@@ -54,7 +54,7 @@ type Shell struct {
 	background map[int]bool
 	number     int
 
-	// started is set before the first shell starts, and closed by Close. leaders holds the PIDs of all
+	// started is set before the first shell starts. Close sets closed. leaders holds the PIDs of all
 	// shells. mu guards these fields, because Close may run at any time.
 	mu              sync.Mutex
 	started, closed bool

@@ -166,8 +166,8 @@ func TestNoShellStartsAfterTheSessionHasClosed(t *testing.T) {
 	})
 }
 
-// awaitSleeping waits until the shell has n child processes that run sleep, and waits for one of them
-// itself.
+// awaitSleeping waits until n processes of the shell run sleep, and until the shell itself waits for
+// one of them.
 func (s *Shell) awaitSleeping(t *testing.T, n int) {
 	t.Helper()
 	read := func(pid int, file string) string {

@@ -166,8 +166,8 @@ func checkSettings(t *testing.T, before, after *v1alpha1.UserSettings) {
 	checkAnnotations(t, before, after, v1alpha1.AnnotationSettingsStored, v1alpha1.AnnotationEndedSignIns)
 }
 
-// checkAnnotations checks that the ends of these annotations are kept, and short annotations are kept
-// completely.
+// checkAnnotations checks that short annotations are kept completely, and that the ends of long
+// annotations are kept.
 func checkAnnotations(t *testing.T, before, after client.Object, names ...string) {
 	t.Helper()
 	for _, name := range names {

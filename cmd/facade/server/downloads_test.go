@@ -3,10 +3,8 @@ package server
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"testing"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/rest"
-	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
@@ -34,16 +31,7 @@ func (c *downloading) CachedConversation(ctx context.Context, of types.Namespace
 // A session with an image of the user may send its workspace as fast as the network allows.
 func TestADownloadWaitsIfItsUserReadsTooMuch(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", net.JoinHostPort(downloadAddress, strconv.Itoa(session.Port)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := &httptest.Server{Listener: listener,
-		Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write(make([]byte, 1<<20))
-		})}}
-	served.Start()
-	t.Cleanup(served.Close)
+	sessionAt(t, downloadAddress, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) })
 	options := DefaultOptions()
 	options.SigningKeyDir = signingKey(t)
 	facade := New(&downloading{}, options, prometheus.NewRegistry())

@@ -62,7 +62,7 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 		return nil, err
 	}
 	err = noSession
-	var busy []v1alpha1.GitProvider // another session with this provider has the same token
+	var busy []v1alpha1.GitProvider // all sessions with the same provider have the same token
 	for i := range candidates {
 		_, provider := candidates[i].Spec.EffectiveRepository()
 		if slices.Contains(busy, provider) {
@@ -87,8 +87,8 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 	return nil, err
 }
 
-// limitedByHost reports whether a session answered that the git host limits the rate of requests. If
-// the facade limits its user, the refusal has a Retry-After time.
+// limitedByHost reports whether a session answered that the git host limits the rate of requests. A
+// refusal by the facade itself has a Retry-After time.
 func limitedByHost(err error) bool {
 	refusal, is := errors.AsType[*answer.Refusal](err)
 	return is && refusal.Code == http.StatusTooManyRequests && refusal.RetryAfter == 0

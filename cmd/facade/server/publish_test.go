@@ -3,10 +3,7 @@ package server
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
-	"strconv"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -29,26 +26,19 @@ func (c *publishing) CachedConversation(ctx context.Context, of types.Namespaced
 
 func TestPublishRequestsReachTheSession(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", net.JoinHostPort(publisherAddress, strconv.Itoa(session.Port)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	const body = `{"title":"Fix it"}`
-	served := &httptest.Server{Listener: listener,
-		Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			text, _ := io.ReadAll(r.Body)
-			if r.Method != http.MethodPost || string(text) != body || r.Header.Get(session.TokenHeader) == "" {
-				t.Errorf("the session gets %s %s %s", r.Method, r.URL, text)
-			}
-			if r.URL.Path == session.PushPath {
-				w.WriteHeader(http.StatusFailedDependency)
-				_, _ = io.WriteString(w, `{"detail":"the session has no repository, or no token for its git host"}`)
-				return
-			}
-			_, _ = io.WriteString(w, `{"running":false,"url":"https://git.example.com/acme/site/pulls/1"}`)
-		})}}
-	served.Start()
-	t.Cleanup(served.Close)
+	sessionAt(t, publisherAddress, func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		if r.Method != http.MethodPost || string(text) != body || r.Header.Get(session.TokenHeader) == "" {
+			t.Errorf("the session gets %s %s %s", r.Method, r.URL, text)
+		}
+		if r.URL.Path == session.PushPath {
+			w.WriteHeader(http.StatusFailedDependency)
+			_, _ = io.WriteString(w, `{"detail":"the session has no repository, or no token for its git host"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"running":false,"url":"https://git.example.com/acme/site/pulls/1"}`)
+	})
 	b := newBrowser(t, &publishing{}, DefaultOptions())
 	b.key = stubKey
 	b.wants(http.StatusOK, http.MethodPost, "/api/conversations/talk/git/pull-request", body)

@@ -244,8 +244,8 @@ func (s *starts) beginPod(ctx context.Context, _, name string) error {
 	return s.client.Create(ctx, barePod(s.user.namespace, name))
 }
 
-// create returns a function that creates a Conversation, with a repository unless it is nil, and with
-// or without a message. A message starts the agent, which needs a shell. Parley's own image has none.
+// create returns a function that creates a Conversation. repo may be nil. A message starts the agent,
+// which needs a shell. Parley's own image has none.
 func (s *starts) create(repo *repository, withMessage bool) func(ctx context.Context, class, name string) error {
 	return func(ctx context.Context, class, name string) error {
 		spec := v1alpha1.ConversationSpec{SessionClassName: &class}
