@@ -71,6 +71,7 @@ func newWarmPod(env environment) (*warmPod, error) {
 	if err != nil {
 		return nil, err
 	}
+	_, _ = decodeDocument([]byte("{}")) // the first call builds tables, which would delay the session
 	return &warmPod{
 		env: env, key: key, owner: owner, log: slog.New(slog.NewTextHandler(store.Output(os.Stdout).Lines(""), nil)),
 		readers: make(chan struct{}, bindReaders), bound: make(chan struct{}), failed: make(chan error, 1),
