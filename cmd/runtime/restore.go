@@ -59,7 +59,8 @@ func (s *run) mustRestore(records *workspace.Records) (bool, error) {
 		return false, nil
 	}
 	s.unrestored = true
-	return true, setRestoration(records, restorePending)
+	s.recording.Go(func() error { return setRestoration(records, restorePending) })
+	return true, nil
 }
 
 // requestRestoration requests the data of earlier attempts while the session still prepares its
@@ -101,7 +102,11 @@ func (s *run) clearWorkspace(records *workspace.Records) error {
 			}
 		}
 	}
-	_, _ = os.Remove(records.File(snapshotFile)), os.Remove(records.File(downloadFile))
+	for _, name := range []string{snapshotFile, downloadFile} {
+		if err := os.RemoveAll(records.File(name)); err != nil {
+			return fmt.Errorf("clear the workspace: %w", err)
+		}
+	}
 	return nil
 }
 
@@ -110,6 +115,8 @@ var (
 	errNoArchive   = errors.New("this installation has no archive")
 	errVolume      = errors.New("the session's volume is new, and snapshots are taken only of sessions without a volume")
 	errNoKey       = errors.New("the session has no snapshot key, because it started before Parley had snapshots")
+	errUnavailable = errors.New("the archive is not available")
+	errDownload    = errors.New("the snapshot of these files could not be downloaded")
 	errApply       = errors.New("the snapshot of these files could not be restored")
 )
 
@@ -135,8 +142,11 @@ func (s *run) restoreWorkspace(ctx context.Context, records *workspace.Records,
 		}
 		fallthrough
 	case errors.Is(err, errNothingLost):
+		if err := s.journal.AwaitName(); err != nil {
+			return nil, err
+		}
 		s.set(func() { s.unrestored = false })
-		return work, os.Remove(records.File(restoreFile))
+		return work, record.Remove(records.File(restoreFile))
 	}
 	s.log.Error("the files of the earlier attempts are lost", "error", err)
 	lost := lostFiles(err)
@@ -177,9 +187,11 @@ func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, w
 	case s.archive == nil:
 		return errNoArchive
 	}
-	found, err := s.findSnapshot()
-	if err != nil && !errors.Is(err, handover.ErrNoSnapshot) && !handover.Final(err) {
-		found, err = findSnapshot(ctx, s.archive) // the archive may be reachable now
+	downloaded, err := s.fetchSnapshot()
+	if errors.Is(err, errUnavailable) || errors.Is(err, errDownload) {
+		// The archive may be reachable now, and the clone no longer uses the network.
+		find := func() (session.Snapshot, error) { return findSnapshot(ctx, s.archive) }
+		downloaded, err = s.downloadSnapshot(ctx, records, find)
 	}
 	switch {
 	case errors.Is(err, handover.ErrNoSnapshot) && s.lost == "" && s.neverReady():
@@ -189,29 +201,39 @@ func (s *run) restoreSnapshot(ctx context.Context, records *workspace.Records, w
 	case err != nil:
 		return err
 	}
-	key, err := s.snapshotKey()
-	if err != nil {
-		return err
-	}
-	downloading, cancel := context.WithTimeout(ctx, downloadTimeout)
-	defer cancel()
-	downloaded, err := snapshot.Download(downloading, s.archive, key, found, records.File(downloadFile))
-	switch {
-	case errors.Is(err, snapshot.ErrAltered):
-		return err
-	case err != nil:
-		return fmt.Errorf("the snapshot of these files could not be downloaded: %w", err)
-	}
 	defer downloaded.Discard()
+	// If Apply fails or is interrupted, clearWorkspace removes snapshotFile.
+	s.recording.Go(func() error { return downloaded.Record(records.File(snapshotFile)) })
 	target := snapshot.Target{Source: s.snapshotSource(work, ""), Fetch: s.fetchCommits(work.Dir)}
-	applied, err := downloaded.Apply(ctx, target, records.File(snapshotFile))
-	if err != nil {
+	applied, err := downloaded.Apply(ctx, target)
+	if err = errors.Join(err, s.recording.Wait()); err != nil {
 		return fmt.Errorf("%w: %w", errApply, err)
 	}
 	if applied.Base != "" {
 		records.Base(applied.Base)
 	}
 	return s.describeRestored(downloaded.Contents, applied)
+}
+
+// downloadSnapshot downloads the archived snapshot into the session's records. If a later call may
+// be successful, it returns errUnavailable or errDownload.
+func (s *run) downloadSnapshot(ctx context.Context, records *workspace.Records,
+	find func() (session.Snapshot, error)) (*snapshot.Archived, error) {
+	found, err := find()
+	if err != nil {
+		return nil, err
+	}
+	key, err := s.snapshotKey()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
+	defer cancel()
+	downloaded, err := snapshot.Download(ctx, s.archive, key, found, records.File(downloadFile))
+	if err != nil && !errors.Is(err, snapshot.ErrAltered) {
+		err = fmt.Errorf("%w: %w", errDownload, err)
+	}
+	return downloaded, err
 }
 
 // neverReady reports whether no earlier attempt became ready for work. Before an attempt is ready,
@@ -249,7 +271,7 @@ func unreachable(err error) error {
 	if err == nil || errors.Is(err, handover.ErrNoSnapshot) || handover.Final(err) {
 		return err
 	}
-	return fmt.Errorf("the archive is not available: %w", err)
+	return fmt.Errorf("%w: %w", errUnavailable, err)
 }
 
 func (s *run) fetchCommits(dir string) func(context.Context, []string, string) error {

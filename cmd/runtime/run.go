@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
@@ -26,6 +27,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/publish"
 	"github.com/parley-dev/parley/cmd/runtime/router"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
+	"github.com/parley-dev/parley/cmd/runtime/snapshot"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
@@ -42,8 +44,12 @@ const (
 // quarter of it is reserved instead.
 const startMargin = time.Minute
 
-// journalFile is the journal's name in the session's records.
-const journalFile = "events.jsonl"
+// Names of files in the session's records. The journal is downloaded to downloadedJournal. It gets
+// the name journalFile when its events are on disk.
+const (
+	journalFile       = "events.jsonl"
+	downloadedJournal = "events.downloaded"
+)
 
 type step string
 
@@ -92,9 +98,12 @@ type run struct {
 	// restoring is set if the earlier attempts' files must be restored. unrestored is set while
 	// this attempt lacks these files.
 	restoring, unrestored bool
-	// findSnapshot returns the description of the archived snapshot. It is nil if nothing is restored
-	// from the archive.
-	findSnapshot func() (session.Snapshot, error)
+	// recording writes restoreFile and snapshotFile in the background.
+	recording errgroup.Group
+	// findSnapshot returns the description of the archived snapshot, and fetchSnapshot returns the
+	// downloaded snapshot. Both are nil if nothing is restored from the archive.
+	findSnapshot  func() (session.Snapshot, error)
+	fetchSnapshot func() (*snapshot.Archived, error)
 	// requestedJournal returns the journal that requestRestoration requested from the archive.
 	// abandonRequests cancels the requests of requestRestoration. Both are nil if it made none.
 	requestedJournal func() (io.ReadCloser, error)
@@ -269,10 +278,14 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if s.restoring && kept != nil && s.findSnapshot == nil {
 		s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
 	}
-	s.restore(ctx, kept, records.File(journalFile))
-	events, err := journal.Open(records.File(journalFile), s.store.Mask)
+	events, err := s.openJournal(ctx, kept, records)
 	if err != nil {
 		return nil, err
+	}
+	if s.restoring && kept != nil { // the journal is here, so the snapshot does not delay it
+		s.fetchSnapshot = inParallel(func() (*snapshot.Archived, error) {
+			return s.downloadSnapshot(ctx, records, s.findSnapshot)
+		})
 	}
 	s.set(func() { s.journal, s.endFile = events, records.File(endFile) })
 	s.ended = s.readPendingEnd()
@@ -283,6 +296,29 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	s.keep(kept, events)
 	return records, prepared
+}
+
+// openJournal opens the journal. If the workspace has no journal of the earlier attempts,
+// openJournal downloads it. If the workspace has one, openJournal appends the archived events that
+// it lacks.
+func (s *run) openJournal(ctx context.Context, kept *handover.Archive, records *workspace.Records) (*journal.Journal,
+	error) {
+	path := records.File(journalFile)
+	info, err := os.Stat(path)
+	if s.env.attempt < 2 || err == nil && info.Size() > 0 {
+		s.restore(ctx, kept, path)
+		return journal.Open(path, s.store.Mask)
+	}
+	downloaded := records.File(downloadedJournal)
+	if err := os.RemoveAll(downloaded); err != nil {
+		return nil, fmt.Errorf("remove an incomplete journal: %w", err)
+	}
+	s.restore(ctx, kept, downloaded)
+	// If the journal has its name, but not all files are restored, restoreFile must exist.
+	if err := s.recording.Wait(); err != nil {
+		return nil, err
+	}
+	return journal.OpenDownloaded(downloaded, path, s.store.Mask)
 }
 
 func (s *run) openArchive() *handover.Archive {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -202,7 +203,7 @@ func TestWorkOnScratchSpaceSurvivesAStop(t *testing.T) {
 		"cat ~/.memory/notes ../beside":                      "remembered\nbeside",
 		"test -e x.o || echo ignored":                        "ignored",
 		"stat -c %a tool deep/er/file":                       "755\n644",
-		"find ../.parley -name '*.gz'":                       "",
+		"find ../.parley -name '*.gz' -o -name 'events.d*'":  "",
 		"test -e ../.parley/restore && echo pending || true": "",
 	} {
 		if got := p.sh(t, command); got != want {
@@ -273,6 +274,42 @@ func TestAnInterruptedRestorationBeginsAgain(t *testing.T) {
 	p.waitReady(t)
 	if got := p.sh(t, "ls; cat main"); got != "main\nedited" {
 		t.Errorf("the clone has %s", got)
+	}
+	p.wantsNotice(t, "restored from the archive.")
+}
+
+// The process is killed when it has the journal, but not the files.
+func TestAKilledRestorationBeginsAgain(t *testing.T) {
+	t.Parallel()
+	doc := worksOnce(repository(t), "echo done > main")
+	doc.FirstMessage = "a message"
+	p := newScratchPod(t, doc)
+	p.begin(t)
+	p.end(t)
+	over, requested := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(requested) })
+	hold := func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, session.ArchiveSnapshot+"/") {
+			once()
+			<-over
+		}
+		return false
+	}
+	p.intercept.Store(&hold)
+	t.Cleanup(func() { close(over) })
+	p.begin(t)
+	<-requested
+	eventually(t, "the journal is downloaded", func() bool {
+		text, err := os.ReadFile(filepath.Join(p.workspace, ".parley", "events.jsonl"))
+		return err == nil && strings.Contains(string(text), "a message")
+	})
+	p.killSession(t)
+	p.intercept.Store(nil)
+	p.start(t)
+	p.waitReady(t)
+	got := p.sh(t, "cat main; find ../.parley -name restore -o -name 'events.*'")
+	if got != "done\n../.parley/events.jsonl" {
+		t.Errorf("after the second restoration: %q", got)
 	}
 	p.wantsNotice(t, "restored from the archive.")
 }

@@ -149,9 +149,9 @@ func (a *Archive) Journal(ctx context.Context) (io.ReadCloser, error) {
 }
 
 // Restore appends the archived events that the journal file lacks. The workspace may be lost, or
-// older than the archived journal. If the file is missing, Restore retries until ctx ends. If the
-// file exists, Restore tries only once. If early is set, the first try uses its result instead of a
-// call of Journal.
+// older than the archived journal. If the file is missing, Restore retries until ctx ends, and does
+// not sync the new file. If the file exists, Restore tries only once. If early is set, the first
+// try uses its result instead of a call of Journal.
 func (a *Archive) Restore(ctx context.Context, file string, early func() (io.ReadCloser, error)) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -169,7 +169,7 @@ func (a *Archive) Restore(ctx context.Context, file string, early func() (io.Rea
 		archived, err := request()
 		if err == nil {
 			defer archived.Close()
-			err = record.Write(file, archived, 0o600)
+			err = record.WriteUnsynced(file, archived, 0o600)
 		}
 		if err != nil && !errors.Is(err, ErrGone) {
 			a.log.Warn("restoring the journal from the archive failed", "error", err)

@@ -12,6 +12,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -45,11 +46,62 @@ type Journal struct {
 	failed error
 	// grown is closed and replaced when events are added.
 	grown chan struct{}
+	// named does the work of AwaitName, once.
+	named func() error
 }
 
 // Open opens or creates the journal. It removes an incomplete last line, which was never published.
 // mask masks secrets in events before they are written.
 func Open(path string, mask func(string) string) (*Journal, error) {
+	j, err := open(path, mask)
+	if err != nil {
+		return nil, err
+	}
+	// An earlier process may have ended before its writes reached the disk.
+	if j.end() > 0 {
+		if err := j.file.Sync(); err != nil {
+			_ = j.file.Close()
+			return nil, fmt.Errorf("open the journal: %w", err)
+		}
+	}
+	j.name(func() error { return durable.SyncDirectory(filepath.Dir(path)) })
+	return j, nil
+}
+
+// OpenDownloaded opens a journal that was downloaded to another file, or creates that file. The
+// file gets the name path in the background, after its events are on disk. Append waits for that.
+// If the process ends earlier, the next process finds no journal and downloads it again.
+func OpenDownloaded(file, path string, mask func(string) string) (*Journal, error) {
+	j, err := open(file, mask)
+	if err != nil {
+		return nil, err
+	}
+	j.name(func() error {
+		if err := j.file.Sync(); err != nil {
+			return err
+		}
+		if err := os.Rename(file, path); err != nil {
+			return err
+		}
+		return durable.SyncDirectory(filepath.Dir(path))
+	})
+	return j, nil
+}
+
+func (j *Journal) name(do func() error) {
+	j.named = sync.OnceValue(do)
+	go func() { _ = j.named() }() // Append returns the error
+}
+
+// AwaitName waits until the file has its name, and the name and the events are on disk.
+func (j *Journal) AwaitName() error {
+	if err := j.named(); err != nil {
+		return fmt.Errorf("open the journal: %w", err)
+	}
+	return nil
+}
+
+func open(path string, mask func(string) string) (*Journal, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the journal: %w", err)
@@ -74,13 +126,9 @@ func (j *Journal) recover() error {
 	}
 	j.bounds = bounds
 	if torn {
-		if err := j.file.Truncate(j.end()); err != nil {
-			return err
-		}
+		return j.file.Truncate(j.end())
 	}
-	// Sync even if no incomplete line was removed. An earlier process may have ended before its
-	// writes reached the disk.
-	return j.file.Sync()
+	return nil
 }
 
 // scan returns the bounds of the event lines. torn is set if an incomplete last line follows them.
@@ -168,6 +216,9 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	if err == nil {
 		err = j.file.Sync()
 	}
+	if err == nil {
+		err = j.named()
+	}
 	if err != nil {
 		j.failed = fmt.Errorf("write the journal: %w", err)
 		return nil, j.failed
@@ -254,6 +305,7 @@ func (j *Journal) Close() error {
 	if j.failed == nil {
 		j.failed = errors.New("write the journal: it is closed")
 	}
+	_ = j.named() // it may still use the file
 	return j.file.Close()
 }
 

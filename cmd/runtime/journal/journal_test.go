@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -216,4 +217,48 @@ func FuzzJournal(f *testing.F) {
 			t.Errorf("opened again: %v", err)
 		}
 	})
+}
+
+func TestADownloadedJournalGetsItsName(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, path := filepath.Join(dir, "downloaded"), filepath.Join(dir, "events.jsonl")
+	whole := open(t, file)
+	appendAll(t, whole, message("one"))
+	if err := whole.Close(); err != nil {
+		t.Fatal(err)
+	}
+	j, err := journal.OpenDownloaded(file, path, strings.ToLower)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendAll(t, j, message("two"))
+	if text, err := os.ReadFile(path); err != nil || strings.Count(string(text), "\n") != 2 {
+		t.Errorf("when Append returns, the journal is %q, %v", text, err)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the journal has its old name, too: %v", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after := open(t, path); after.Len() != 2 {
+		t.Errorf("the journal has %d events, want 2", after.Len())
+	}
+}
+
+func TestAJournalThatCannotGetItsNameRefusesEvents(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j, err := journal.OpenDownloaded(filepath.Join(dir, "downloaded"), filepath.Join(dir, "missing", "events.jsonl"),
+		strings.ToLower)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	for range 2 {
+		if _, err := j.Append(message("one")); err == nil || j.Len() != 0 {
+			t.Errorf("the journal has %d events, %v", j.Len(), err)
+		}
+	}
 }

@@ -37,6 +37,27 @@ func Read(path string) ([]byte, error) {
 
 // Write writes a file atomically and durably.
 func Write(path string, content io.Reader, mode os.FileMode) error {
+	if err := write(path, content, mode, (*os.File).Sync); err != nil {
+		return err
+	}
+	return durable.SyncDirectory(filepath.Dir(path))
+}
+
+// Remove removes a file durably.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return durable.SyncDirectory(filepath.Dir(path))
+}
+
+// WriteUnsynced writes a file atomically, but does not wait for the disk. After a crash of the
+// node, the file may be missing, empty or incomplete.
+func WriteUnsynced(path string, content io.Reader, mode os.FileMode) error {
+	return write(path, content, mode, func(*os.File) error { return nil })
+}
+
+func write(path string, content io.Reader, mode os.FileMode, sync func(*os.File) error) error {
 	// Always create a new file. The agent may have created a directory or a named pipe with this
 	// name, and opening a pipe would block.
 	_ = os.RemoveAll(path + ".new")
@@ -45,12 +66,12 @@ func Write(path string, content io.Reader, mode os.FileMode) error {
 		return err
 	}
 	_, err = io.Copy(aside, content)
-	err = errors.Join(err, aside.Chmod(mode), aside.Sync(), aside.Close())
+	err = errors.Join(err, aside.Chmod(mode), sync(aside), aside.Close())
 	if err == nil {
 		err = os.Rename(aside.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(aside.Name()))
 	}
-	return durable.SyncDirectory(filepath.Dir(path))
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
 
@@ -202,23 +201,21 @@ func Download(ctx context.Context, archive *handover.Archive, key *Key, of sessi
 	return found, nil
 }
 
-// Apply applies the snapshot to a fresh workspace, and records the snapshot in progressFile. A
-// Keeper that reads this file may replace the snapshot in the archive with a newer one. After an
-// error, a part of the snapshot remains in the workspace.
-func (a *Archived) Apply(ctx context.Context, to Target, progressFile string) (*Applied, error) {
+// Apply applies the snapshot to a fresh workspace. After an error, a part of the snapshot remains
+// in the workspace.
+func (a *Archived) Apply(ctx context.Context, to Target) (*Applied, error) {
 	file, err := os.Open(a.file)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	applied, err := apply(ctx, file, to)
-	if err != nil {
-		return nil, err
-	}
-	if err := (progress{Last: saved{Snapshot: a.snapshot, Contents: a.Contents}}).store(progressFile); err != nil {
-		return nil, fmt.Errorf("record the snapshot: %w", err)
-	}
-	return applied, nil
+	return apply(ctx, file, to)
+}
+
+// Record records the snapshot in progressFile. A Keeper that reads this file may replace the
+// snapshot in the archive with a newer one. If Apply fails, the file must be removed.
+func (a *Archived) Record(progressFile string) error {
+	return progress{Last: saved{Snapshot: a.snapshot, Contents: a.Contents}}.store(progressFile)
 }
 
 var errIncomplete = errors.New("a part of the snapshot is missing")

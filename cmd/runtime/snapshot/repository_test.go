@@ -60,7 +60,7 @@ func (a *testArchive) restoreClone(url string) (Source, *Applied, error) {
 	fetch := func(ctx context.Context, needed []string, wanted string) error {
 		return workspace.FetchCommits(ctx, options, to.Clone, needed, wanted)
 	}
-	applied, err := downloaded.Apply(a.t.Context(), Target{to, fetch}, filepath.Join(a.t.TempDir(), "last"))
+	applied, err := downloaded.Apply(a.t.Context(), Target{to, fetch})
 	return to, applied, err
 }
 

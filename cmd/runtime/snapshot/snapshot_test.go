@@ -141,7 +141,7 @@ func (a *testArchive) restore(uid string, into Source) (*Archived, *Applied, err
 		return nil, nil, err
 	}
 	fetch := func(context.Context, []string, string) error { return nil }
-	applied, err := downloaded.Apply(ctx, Target{into, fetch}, filepath.Join(a.t.TempDir(), "last"))
+	applied, err := downloaded.Apply(ctx, Target{into, fetch})
 	return downloaded, applied, err
 }
 
