@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +32,39 @@ const (
 )
 
 const notCompared = "The diff is omitted: computing it failed or took too long.\n"
+
+// openJournal opens the journal. If the workspace has no journal of the earlier attempts,
+// openJournal downloads it. If the workspace has one, openJournal appends the archived events that
+// it lacks.
+func (s *run) openJournal(ctx context.Context, kept *handover.Archive, records *workspace.Records) (*journal.Journal,
+	error) {
+	path := records.File(journalFile)
+	info, err := os.Stat(path)
+	if s.env.attempt < 2 || err == nil && info.Size() > 0 {
+		s.restore(ctx, kept, path)
+		return journal.Open(path, s.store.Mask)
+	}
+	downloaded := records.File(downloadedJournal)
+	if err := os.RemoveAll(downloaded); err != nil {
+		return nil, fmt.Errorf("remove an incomplete journal: %w", err)
+	}
+	s.restore(ctx, kept, downloaded)
+	// If the journal has its name, but not all files are restored, restoreFile must exist.
+	if err := s.recording.Wait(); err != nil {
+		return nil, err
+	}
+	return journal.OpenDownloaded(downloaded, path, s.store.Mask)
+}
+
+func (s *run) openArchive() *handover.Archive {
+	kept := handover.New(s.doc.ArchiveURL, s.doc.ArchiveCA, s.doc.UID, s.archiveTokens(), s.env.attempt, s.log)
+	s.set(func() { s.archive = kept })
+	return kept
+}
+
+func (s *run) archiveTokens() string {
+	return strings.TrimSpace(s.store.Key(session.ArchiveTokenFile) + " " + s.store.Key(session.AttemptTokenFile))
+}
 
 // restore restores the journal from the archive if the workspace has no journal or an older
 // journal.
