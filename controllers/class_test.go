@@ -88,7 +88,7 @@ func TestASessionKeepsTheClassItStartedWith(t *testing.T) {
 	}
 	manager := managerClient(t)
 	await(t, func() error { return gone(t, settings) })
-	g := &gatherer{cache: indexed{manager}, metadata: manager, live: manager}
+	g := &gatherer{cache: asCache{manager}, metadata: asCache{manager}, live: manager}
 	o, err := g.gather(t.Context(), c, memoryEntry{}, time.Now())
 	if err != nil || o.Bounds.MaxRestarts != 2 {
 		t.Errorf("without its settings, MaxRestarts is %d (%v)", o.Bounds.MaxRestarts, err)
@@ -116,7 +116,7 @@ func TestARunningSessionKeepsTheLimitsItStartedWith(t *testing.T) {
 		awaitState(t, ns, name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	}
 	manager := managerClient(t)
-	g := &gatherer{cache: indexed{manager}, metadata: manager, live: manager}
+	g := &gatherer{cache: asCache{manager}, metadata: asCache{manager}, live: manager}
 	expect := func(when, name string, want int) {
 		t.Helper()
 		o, err := g.gather(t.Context(), getConversation(t, ns, name), memoryEntry{}, time.Now())

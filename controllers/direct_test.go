@@ -10,7 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -22,6 +24,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
 // managerClient returns a client with the manager's role, without a cache.
@@ -47,25 +50,44 @@ func newProcess(cached, live client.Client) *conversationReconciler {
 		AgentsConfigMap: v1alpha1.AgentCatalogueName, ModelsConfigMap: v1alpha1.ModelsName,
 	}
 	options.SigningSecret, options.Clock = session.SigningSecret, clock.RealClock{}
-	return newConversationReconciler(context.Background(), indexed{cached}, live, cached, &events.FakeRecorder{}, options)
+	cache := asCache{cached}
+	return newConversationReconciler(context.Background(), cache, live, cache, &events.FakeRecorder{}, options)
 }
 
-// indexed adds the index of adopted pods to a client. The manager's cache has the same index.
-type indexed struct{ client.Client }
+// asCache reads like the manager's cache: it drops the fields that the cache drops, and has the
+// index of adopted pods.
+type asCache struct{ client.Client }
 
-func (c indexed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+func (c asCache) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	err := c.Client.Get(ctx, key, o, options...)
+	if err == nil {
+		_, err = slimcache.Transform(o)
+	}
+	return err
+}
+
+func (c asCache) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	all := &client.ListOptions{}
 	all.ApplyOptions(options)
 	pods, isPods := list.(*corev1.PodList)
-	if !isPods || all.FieldSelector == nil {
-		return c.Client.List(ctx, list, options...)
+	adopted := isPods && all.FieldSelector != nil
+	if adopted {
+		options = []client.ListOption{client.InNamespace(all.Namespace)}
 	}
-	name, _ := all.FieldSelector.RequiresExactMatch(indexSession)
-	err := c.Client.List(ctx, pods, client.InNamespace(all.Namespace))
-	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
-		owner := owningConversation(&pod)
-		return !lifecycle.IsWarm(&pod) || owner == nil || owner.Name != name
-	})
+	err := c.Client.List(ctx, list, options...)
+	if err == nil {
+		err = meta.EachListItem(list, func(o runtime.Object) error {
+			_, err := slimcache.Transform(o)
+			return err
+		})
+	}
+	if adopted {
+		name, _ := all.FieldSelector.RequiresExactMatch(indexSession)
+		pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+			owner := owningConversation(&pod)
+			return !lifecycle.IsWarm(&pod) || owner == nil || owner.Name != name
+		})
+	}
 	return err
 }
 
@@ -117,6 +139,7 @@ type staleCache struct {
 	client.Client
 	conversation *v1alpha1.Conversation
 	noPods       bool
+	oldPods      []corev1.Pod // with noPods, List returns these pods
 	noSettings   bool
 }
 
@@ -138,6 +161,14 @@ func (b staleCache) Get(ctx context.Context, key client.ObjectKey, object client
 		}
 	}
 	return b.Client.Get(ctx, key, object, options...)
+}
+
+func (b staleCache) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if pods, ok := list.(*corev1.PodList); ok && b.noPods {
+		(&corev1.PodList{Items: b.oldPods}).DeepCopyInto(pods)
+		return nil
+	}
+	return b.Client.List(ctx, list, options...)
 }
 
 func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
@@ -215,7 +246,7 @@ func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
 		}
 	})
 	t.Run("the pod and the Secret of a later attempt stay if the cache shows no pod", func(t *testing.T) {
-		k, _, stop := begin("unseen")
+		k, early, stop := begin("unseen")
 		conv := getConversation(t, ns, "unseen")
 		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 		suspended := awaitState(t, ns, "unseen", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
@@ -224,21 +255,18 @@ func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
 		k.start()
 		awaitState(t, ns, "unseen", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 		stop()
-		for name, stale := range map[string]func(*v1alpha1.Conversation){
-			"before": func(*v1alpha1.Conversation) {},
-			"after": func(c *v1alpha1.Conversation) {
-				c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPodReady, Reason: v1alpha1.ReasonNoPod}}
-			},
+		secret := readSecret(t, env.Client, ns, "unseen")
+		withoutPod := suspended.DeepCopy()
+		withoutPod.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPodReady, Reason: v1alpha1.ReasonNoPod}}
+		for name, known := range map[string]*v1alpha1.Conversation{
+			"started": early, "suspended": suspended, "without a pod": withoutPod,
 		} {
-			known := suspended.DeepCopy()
-			stale(known)
 			_, err := newProcess(staleCache{Client: manager, conversation: known, noPods: true}, manager).Reconcile(t.Context(),
 				requestFor(ns, "unseen"))
-			secret := &corev1.Secret{}
-			key := client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName("unseen")}
-			if missing := env.Client.Get(t.Context(), key, secret); err == nil || missing != nil ||
-				k.pod().DeletionTimestamp != nil {
-				t.Errorf("%s the end of the pod was recorded: the pod or the Secret was deleted (%v, %v)", name, err, missing)
+			left := &corev1.Secret{}
+			missing := env.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), left)
+			if err == nil || left.UID != secret.UID || k.pod().DeletionTimestamp != nil {
+				t.Errorf("the cache shows the session as %s: the pod or the Secret was deleted (%v, %v)", name, err, missing)
 			}
 		}
 	})
@@ -381,7 +409,7 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 						process = newProcess(manager, manager)
 					}
 					calls := faultyClient{manager, ns, f}
-					process.client, process.cache, process.live, process.metadata = indexed{calls}, indexed{calls}, calls, calls
+					process.client, process.cache, process.live, process.metadata = asCache{calls}, asCache{calls}, calls, asCache{calls}
 					process.forgetFailures() // the backoff would postpone the next fault
 					_, _ = process.Reconcile(ctx, requestFor(ns, "c"))
 					switch {

@@ -182,24 +182,23 @@ func podObject(c *v1alpha1.Conversation) client.ObjectKey {
 }
 
 func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry) error {
-	c := o.Conversation
+	c, attempt := o.Conversation, lifecycle.Attempt(o.Conversation.Status)
 	pods, err := g.cachedPods(ctx, c)
-	if apierrors.IsNotFound(err) && lifecycle.Ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
+	missing := apierrors.IsNotFound(err) || len(pods) > 0 && lifecycle.LabelledAttempt(pods[0].Labels) != attempt
+	if missing && lifecycle.Ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
 		// A session that ran and has no pod counts as lost. The cache may be stale, so a live read
-		// must confirm that the pod is gone.
+		// must confirm that the pod is gone. A pod without its labels counts as gone, because no
+		// network policy selects it.
 		pod := &corev1.Pod{}
 		err = g.live.Get(ctx, podObject(c), pod)
-		if err == nil && pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
-			return nil // the pod lost its labels: neither the cache nor a network policy selects it
-		}
-		if err == nil && owned(pod, c) {
-			pods = []*corev1.Pod{pod}
+		if err == nil && owned(pod, c) && pod.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy {
+			pods = slices.DeleteFunc(pods, func(old *corev1.Pod) bool { return old.Name == pod.Name })
+			pods = slices.Insert(pods, 0, pod)
 		}
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read Pod: %w", err)
 	}
-	attempt := lifecycle.Attempt(c.Status)
 	if len(pods) > 0 && lifecycle.LabelledAttempt(pods[0].Labels) == attempt {
 		o.Pod, pods = pods[0], pods[1:]
 	}

@@ -509,7 +509,7 @@ func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	p.reconcile("b")
 	// The manager restarts, and the session "a" gets the slot again. Its start deadline begins only
 	// now.
-	p = timedProcess{newProcess(p.client, p.client), t, ns, p.now}
+	p = timedProcess{newProcess(managerClient(t), managerClient(t)), t, ns, p.now}
 	p.clock = p.now
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	p.advance(9 * time.Minute)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/hack/test/fakekubelet"
 )
 
@@ -364,4 +365,31 @@ func TestAManagerWithAStaleCacheStartsNoSecondPod(t *testing.T) {
 	change(t, pod, func(pod *corev1.Pod) { pod.Finalizers = nil })
 	release()
 	w.expectOnePod(w.awaitRunning("c"))
+}
+
+// The second manager still sees the warm pod of the previous attempt, and does not see the warm pod
+// of the current attempt yet.
+func TestASessionIsNotLostIfTheCacheOnlyShowsItsPreviousPod(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	stop := w.manage()
+	w.awaitReady(1)
+	w.start("c")
+	previous := *w.podOf(w.awaitRunning("c"))
+	w.awaitReady(1)
+	w.suspend("c", true)
+	awaitState(t, w.namespace, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	await(t, func() error { return gone(t, previous.DeepCopy()) })
+	w.suspend("c", false)
+	running := w.awaitRunning("c")
+	stop()
+	if pod := w.podOf(running); !lifecycle.IsWarm(pod) || pod.Name == previous.Name {
+		t.Fatalf("attempt %d runs in %s", running.Status.Attempt, pod.Name)
+	}
+	stale := staleCache{Client: managerClient(t), noPods: true, oldPods: []corev1.Pod{previous}}
+	w.reconcile(newProcess(stale, managerClient(t)), "c")
+	c := getConversation(t, w.namespace, "c")
+	if w.expectOnePod(c); c.Status.State != v1alpha1.StateRunning || c.Status.Attempt != running.Status.Attempt {
+		t.Errorf("attempt %d is %s, %s: %s", c.Status.Attempt, c.Status.State, c.Status.Reason, c.Status.Message)
+	}
 }

@@ -95,18 +95,14 @@ func Transform(object any) (any, error) {
 }
 
 // trimSessionSecret removes most metadata of a session's Secret. Each session has a Secret, so this
-// saves much memory. The identity, the owner, the model revision and the name of the claimed warm
-// pod stay. A Secret that names a warm pod also keeps the number of the attempt.
+// saves much memory. The identity, the owner, the number of the attempt, the model revision and the
+// name of the claimed warm pod stay.
 func trimSessionSecret(secret *metav1.PartialObjectMetadata) {
 	if owner := metav1.GetControllerOfNoCopy(secret); owner == nil || owner.Kind != "Conversation" {
 		return
 	}
-	labels := secret.Labels
-	secret.Labels, secret.Annotations = nil, pick([]string{v1alpha1.AnnotationModel, v1alpha1.AnnotationPod},
-		secret.Annotations, maxName)
-	if secret.Annotations[v1alpha1.AnnotationPod] != "" {
-		secret.Labels = pick([]string{v1alpha1.LabelAttempt}, labels, maxName)
-	}
+	secret.Labels = pick([]string{v1alpha1.LabelAttempt}, secret.Labels, maxName)
+	secret.Annotations = pick([]string{v1alpha1.AnnotationModel, v1alpha1.AnnotationPod}, secret.Annotations, maxName)
 }
 
 // trimConversation truncates a large spec. It keeps the references to ConfigMaps, because the

@@ -119,16 +119,16 @@ func TestTheStatusFromACachedPodNamesTheImageThatCannotBePulled(t *testing.T) {
 	}
 }
 
-func TestTheCacheKeepsTheOwnerOfASessionsSecret(t *testing.T) {
+func TestTheCacheKeepsTheOwnerAndTheAttemptOfASessionsSecret(t *testing.T) {
 	owner := lifecycletest.MakeConversation("default", "c").Conversation
 	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "c-session", UID: "s-uid",
-		Labels:      map[string]string{v1alpha1.LabelUserSettings: "ada", v1alpha1.LabelConversation: "c"},
+		Labels:      map[string]string{v1alpha1.LabelUserSettings: "ada", v1alpha1.LabelAttempt: "2"},
 		Annotations: map[string]string{"parley.dev/inputs": "x"}, OwnerReferences: []metav1.OwnerReference{
 			*metav1.NewControllerRef(owner, v1alpha1.SchemeGroupVersion.WithKind("Conversation"))},
 	}}
 	if cached(t, secret); !metav1.IsControlledBy(secret, owner) || secret.UID != "s-uid" ||
-		len(secret.Labels)+len(secret.Annotations) > 0 {
+		len(secret.Labels) != 1 || secret.Labels[v1alpha1.LabelAttempt] != "2" || len(secret.Annotations) > 0 {
 		t.Errorf("the cached Secret is %+v", secret)
 	}
 	changed := secret.DeepCopy()
