@@ -3,6 +3,7 @@ package controllers
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 func (w *warmth) changeClass(with func(*v1alpha1.SessionClassSpec)) {
@@ -189,6 +191,19 @@ func TestAWarmPodWithoutItsSecretOrVolumeIsDeleted(t *testing.T) {
 			w.manage()
 			await(t, func() error { return gone(t, orphan) })
 		})
+	}
+}
+
+func TestAWarmPodStaysIfTheAnswerAboutItsVolumeIsLost(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1, withVolume)
+	lost := &crash{method: http.MethodPost, path: w.namespace + "/persistentvolumeclaims", onlyAnswer: true}
+	w.manage(lost.wrap)
+	w.awaitReady(1)
+	for _, write := range testenv.Writes(t, auditDir, managerUser, w.namespace) {
+		if !lost.done.Load() || write.Verb == "delete" && write.Object.Resource == "pods" {
+			t.Errorf("the manager deleted the pod %s", write.Object.Name)
+		}
 	}
 }
 

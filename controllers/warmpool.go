@@ -366,7 +366,9 @@ func (r *warmPoolReconciler) stopWaiting(key poolKey) {
 }
 
 // create creates a pod, and then its Secret and the PersistentVolumeClaim of its volume. The pod
-// waits for both objects, and they are deleted with the pod.
+// waits for both objects, and they are deleted with the pod. If the creation of one of them fails,
+// the pod stays: the object may exist although its creation returned an error, and a session may
+// then have adopted the pod. If the object does not exist, trim deletes the pod.
 func (r *warmPoolReconciler) create(ctx context.Context, key poolKey, pods *objects.WarmPods,
 	keys signingKeys) error {
 	pod := pods.Pod()
@@ -383,10 +385,8 @@ func (r *warmPoolReconciler) create(ctx context.Context, key poolKey, pods *obje
 	if err = cmp.Or(err, volumeErr); err == nil && volume != nil {
 		err = r.client.Create(ctx, volume)
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("create the Secret and the volume of a warm pod: %w", err)
 	}
-	removed := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
-	return errors.Join(fmt.Errorf("create the Secret and the volume of a warm pod: %w", err),
-		client.IgnoreNotFound(removed))
+	return nil
 }
