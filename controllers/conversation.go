@@ -1,11 +1,13 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -224,59 +226,93 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if len(stale) > 0 {
 		r.memory.update(conversation, func(m *memoryEntry) { m.staleVersions = nil })
 	}
-	result, recorded, err := r.reconcile(ctx, conversation)
-	if recorded == nil || err != nil {
-		return result, err
+	p, err := r.plan(ctx, conversation)
+	if err == nil && p.mustBeRecorded() {
+		p, err = r.record(ctx, p)
 	}
-	// Act now, and do not wait until the cache shows the record. If the new verdict must be recorded,
-	// too, the watch event of that write requeues the Conversation.
-	if _, err := slimcache.Transform(recorded); err != nil { // as in the cache
+	if p == nil || p.start == nil || !p.start.waits { // r.starts requeues a session that waits
+		defer r.starts.Leave(req.NamespacedName)
+	}
+	switch {
+	case p == nil || err != nil:
 		return reconcile.Result{}, err
+	case p.start.isPostponed():
+		return reconcile.Result{RequeueAfter: p.start.retryIn}, nil
 	}
-	result, _, err = r.reconcile(ctx, recorded)
-	return result, err
+	return r.perform(ctx, p)
 }
 
-// reconcile gathers the objects of a Conversation and judges them. If a start is needed, it assigns
-// a slot and prepares the start. Then it acts, writes the status, deletes expired objects and
-// requeues. If the verdict must be recorded first, reconcile only writes the status, and returns
-// the Conversation with this status. Reconcile then calls reconcile again, which acts.
-func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1alpha1.Conversation) (
-	result reconcile.Result, recorded *v1alpha1.Conversation, err error) {
-	name := client.ObjectKeyFromObject(conversation)
-	var start *prepared
-	defer func() {
-		if start == nil || !start.waits {
-			r.starts.Leave(name)
-		}
-	}()
+// plan is the verdict about a Conversation, and the observation that it follows from. If the
+// session needs a start, and does not wait for a slot, start is the prepared start.
+type plan struct {
+	gathered
+	verdict lifecycle.Verdict
+	start   *prepared
+}
+
+func (p *plan) mustBeRecorded() bool { return !p.start.isPostponed() && p.mustRecord(p.verdict) }
+
+// plan gathers the objects of a Conversation and judges them. If a start is needed, it assigns a
+// slot and prepares the start. It changes no objects.
+func (r *conversationReconciler) plan(ctx context.Context, conversation *v1alpha1.Conversation) (*plan, error) {
 	o, err := r.gather(ctx, conversation, r.memory.get(conversation), r.clock.Now())
 	if err != nil {
-		return reconcile.Result{}, nil, err
+		return nil, err
 	}
 	r.notePods(o)
-	verdict := lifecycle.Judge(o.Observation)
-	if verdict.NeedsStart(o.Observation) {
-		if start, err = r.admit(ctx, &o); err != nil {
-			return reconcile.Result{}, nil, err
-		}
-		if start.isPostponed() {
-			return reconcile.Result{RequeueAfter: start.retryIn}, nil, nil // r.starts requeues a session that waits
-		}
-		verdict = lifecycle.Judge(o.Observation)
+	p := &plan{gathered: o, verdict: lifecycle.Judge(o.Observation)}
+	if !p.verdict.NeedsStart(o.Observation) {
+		return p, nil
 	}
-	if o.mustRecord(verdict) {
-		recorded, _, err = r.writeStatus(ctx, o, verdict)
-		return reconcile.Result{}, recorded, err
+	if p.start, err = r.admit(ctx, &p.gathered); err != nil {
+		return nil, err
 	}
+	if !p.start.isPostponed() {
+		p.verdict = lifecycle.Judge(p.Observation)
+	}
+	return p, nil
+}
+
+// record writes the status for a verdict that must be recorded before the manager acts, and returns
+// the plan that follows from the new status. The manager then acts on this plan, and does not wait
+// until the cache shows the new status. To save time, the manager plans while it writes. If the
+// write fails, or if the new verdict must be recorded too, record returns nil: a watch event then
+// requeues the Conversation.
+func (r *conversationReconciler) record(ctx context.Context, p *plan) (*plan, error) {
+	expected := p.Conversation.DeepCopy()
+	expected.Status = lifecycle.NewStatus(p.Observation, p.verdict)
+	var next *plan
+	var planning errgroup.Group
+	planning.Go(func() (err error) {
+		next, err = r.plan(ctx, expected)
+		return err
+	})
+	recorded, _, err := r.writeStatus(ctx, p.gathered, p.verdict)
+	failed := planning.Wait()
+	if err != nil || recorded == nil {
+		return nil, err
+	}
+	if _, err := slimcache.Transform(recorded); failed != nil || err != nil { // as in the cache
+		return nil, cmp.Or(failed, err)
+	}
+	if next.Conversation = recorded; next.mustBeRecorded() {
+		_, _, err = r.writeStatus(ctx, next.gathered, next.verdict)
+		return nil, err
+	}
+	return next, nil
+}
+
+// perform acts, writes the status, deletes expired objects and requeues.
+func (r *conversationReconciler) perform(ctx context.Context, p *plan) (reconcile.Result, error) {
+	o, start, verdict := p.gathered, p.start, p.verdict
 	blocker, err := r.act(ctx, o, start, verdict)
 	if err != nil {
-		return reconcile.Result{}, nil, err // the status reports only completed actions
+		return reconcile.Result{}, err // the status reports only completed actions
 	}
 	if keeps, err := r.keepsSlot(ctx, o, start, verdict, blocker); err != nil {
-		return reconcile.Result{}, nil, err
+		return reconcile.Result{}, err
 	} else if !keeps {
-		r.queue.Leave(name)
+		r.queue.Leave(client.ObjectKeyFromObject(o.Conversation))
 	}
 	verdict.NoPod = o.Pod == nil && o.OldPod == nil && verdict.Pod != lifecycle.NeedPod && blocker == nil
 	if blocker != nil && verdict.Pod == lifecycle.NeedPod {
@@ -284,13 +320,13 @@ func (r *conversationReconciler) reconcile(ctx context.Context, conversation *v1
 	}
 	_, writeIn, err := r.writeStatus(ctx, o, verdict)
 	if err != nil {
-		return reconcile.Result{}, nil, err
+		return reconcile.Result{}, err
 	}
 	expireIn, err := r.expire(ctx, o, verdict)
 	if err != nil {
-		return reconcile.Result{}, nil, err
+		return reconcile.Result{}, err
 	}
-	return r.requeue(o, start, verdict, blocker, append(expireIn, writeIn)...), nil, nil
+	return r.requeue(o, start, verdict, blocker, append(expireIn, writeIn)...), nil
 }
 
 // notePods updates the manager's memory from the observed pods of a Conversation: whether the
