@@ -28,7 +28,8 @@ const (
 const (
 	// ArchiveSnapshot serves the Snapshot. A chunk is at ArchiveSnapshot/<id>/<index>.
 	ArchiveSnapshot = "/snapshot"
-	// ArchiveClaim makes the archive refuse further writes of earlier attempts.
+	// ArchiveClaim makes the archive refuse further writes of earlier attempts. The answer is an
+	// ArchiveClaimed.
 	ArchiveClaim = "/claim"
 	// ArchiveReplaces is the query parameter with the ID of the snapshot that a new snapshot replaces.
 	// The archive refuses the new snapshot if the stored snapshot has another ID. An attempt that
@@ -45,6 +46,13 @@ type Snapshot struct {
 	Size   int64 `json:"size"`
 	// Seal is the encrypted description of the contents.
 	Seal []byte `json:"seal"`
+}
+
+// ArchiveClaimed is the answer to a claim. It contains the current snapshot, which no earlier
+// attempt can replace any more. Snapshot is nil if there is none, if it could not be read, or if
+// the archive is older than this field.
+type ArchiveClaimed struct {
+	Snapshot *Snapshot `json:"snapshot,omitempty"`
 }
 
 // SnapshotAttempt returns the attempt in a snapshot's ID, or false for an invalid ID.

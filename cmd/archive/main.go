@@ -119,7 +119,7 @@ func serverTLS(o options) *tls.Config {
 	if o.certFile == "" {
 		return nil
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			certificate, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
 			return &certificate, err

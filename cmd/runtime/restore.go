@@ -78,8 +78,12 @@ func (s *run) requestRestoration() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.abandonRequests = cancel
-	s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
-	s.requestedJournal = inParallel(func() (io.ReadCloser, error) { return kept.Journal(ctx) })
+	find := inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
+	s.findSnapshot = find
+	s.requestedJournal = inParallel(func() (io.ReadCloser, error) {
+		_, _ = find() // no earlier attempt appends to the journal after the claim
+		return kept.Journal(ctx)
+	})
 }
 
 // clearWorkspace removes a partly restored workspace. It keeps the runtime's records.
@@ -253,10 +257,7 @@ func (s *run) neverReady() bool {
 func findSnapshot(ctx context.Context, archive *handover.Archive) (session.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	if err := archive.Claim(ctx); err != nil {
-		return session.Snapshot{}, unreachable(err)
-	}
-	found, err := archive.Snapshot(ctx)
+	found, err := archive.Claim(ctx)
 	return found, unreachable(err)
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -249,6 +250,27 @@ func TestAnAttemptThatRestoredNothingKeepsTheArchivedDiff(t *testing.T) {
 	}
 	// The second attempt did not replace the first attempt's snapshot, so the third attempt
 	// restores it.
+	p.begin(t)
+	p.waitReady(t)
+	if got := p.sh(t, "cat main"); got != "edited" {
+		t.Errorf("the file has %q", got)
+	}
+}
+
+// An archive of an earlier version does not describe the snapshot in its answer to a claim.
+func TestASnapshotIsRestoredFromAnOlderArchive(t *testing.T) {
+	t.Parallel()
+	p := newScratchPod(t, worksOnce(repository(t), "echo edited > main"))
+	p.begin(t)
+	p.end(t)
+	older := func(w http.ResponseWriter, r *http.Request) bool {
+		claim := strings.HasSuffix(r.URL.Path, session.ArchiveClaim)
+		if claim {
+			_, _ = io.WriteString(w, `{"success":true}`)
+		}
+		return claim
+	}
+	p.intercept.Store(&older)
 	p.begin(t)
 	p.waitReady(t)
 	if got := p.sh(t, "cat main"); got != "edited" {

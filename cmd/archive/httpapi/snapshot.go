@@ -12,10 +12,17 @@ import (
 
 var success = map[string]bool{"success": true}
 
-// claim makes the archive refuse further writes of earlier attempts. An attempt calls it before it
-// restores the data of earlier attempts.
+// claim makes the archive refuse further writes of earlier attempts, and returns the snapshot. An
+// attempt calls it before it restores the data of earlier attempts.
 func (h *handler) claim(ctx context.Context, c call) (any, error) {
-	return success, h.store.Claim(ctx, c.uid, c.attempt)
+	if err := h.store.Claim(ctx, c.uid, c.attempt); err != nil {
+		return nil, err
+	}
+	claimed := session.ArchiveClaimed{}
+	if found, err := h.store.Snapshot(ctx, c.uid); err == nil {
+		claimed.Snapshot = &found
+	}
+	return claimed, nil
 }
 
 func (h *handler) snapshot(ctx context.Context, c call) (any, error) {

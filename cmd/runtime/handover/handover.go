@@ -63,9 +63,12 @@ func New(address, authorities, uid, token string, attempt int, log *slog.Logger)
 	if address == "" || token == "" {
 		return nil
 	}
-	// This transport ignores HTTP_PROXY and HTTPS_PROXY, which a class may set for its sessions.
+	// This transport ignores HTTP_PROXY and HTTPS_PROXY, which a class may set for its sessions. With
+	// HTTP/2, a session that wakes needs one TLS handshake for all its requests to the archive. The
+	// pings detect a connection to a node that no longer answers.
 	transport := &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second,
-		ResponseHeaderTimeout: requestTimeout}
+		ResponseHeaderTimeout: requestTimeout, ForceAttemptHTTP2: true,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: requestTimeout / 2, PingTimeout: requestTimeout / 2}}
 	if authorities != "" {
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}
 		transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(authorities))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -11,7 +12,7 @@ import (
 // Model returns the sealed model settings of the session. It returns nil if the settings are
 // unchanged since the start, or if the archive is too old to store model settings.
 func (a *Archive) Model(ctx context.Context) (sealed []byte, err error) {
-	err = a.read(ctx, session.ArchiveModel, session.MaxModel, func(body io.Reader) error {
+	err = a.read(ctx, http.MethodGet, session.ArchiveModel, session.MaxModel, func(body io.Reader) error {
 		sealed, err = io.ReadAll(body)
 		return err
 	})

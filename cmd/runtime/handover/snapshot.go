@@ -34,29 +34,42 @@ func Final(err error) bool {
 // Attempt returns the number of the session's attempt.
 func (a *Archive) Attempt() int { return a.attempt }
 
-// Claim makes the archive refuse further writes from earlier attempts. Their pods may still run on
-// a disconnected node.
-func (a *Archive) Claim(ctx context.Context) error {
-	return a.retrySnapshot(ctx, func(ctx context.Context) error {
-		return a.send(ctx, session.ArchiveClaim, nil, nil)
+// maxSnapshot is the maximum size in bytes of the description of a snapshot.
+const maxSnapshot = 1 << 16
+
+// Claim makes the archive refuse further writes from earlier attempts, whose pods may still run on
+// a disconnected node. It returns the description of the archived snapshot.
+func (a *Archive) Claim(ctx context.Context) (found session.Snapshot, err error) {
+	var claimed session.ArchiveClaimed
+	err = a.retrySnapshot(ctx, func(ctx context.Context) error {
+		return a.read(ctx, http.MethodPost, session.ArchiveClaim, maxSnapshot, decodeInto(&claimed))
 	})
+	switch {
+	case err != nil:
+		return found, err
+	case claimed.Snapshot != nil:
+		return *claimed.Snapshot, nil
+	}
+	return a.Snapshot(ctx)
 }
 
 // Snapshot returns the description of the archived snapshot.
 func (a *Archive) Snapshot(ctx context.Context) (found session.Snapshot, err error) {
 	err = a.retrySnapshot(ctx, func(ctx context.Context) error {
-		return a.read(ctx, session.ArchiveSnapshot, 1<<16, func(body io.Reader) error {
-			return json.NewDecoder(body).Decode(&found)
-		})
+		return a.read(ctx, http.MethodGet, session.ArchiveSnapshot, maxSnapshot, decodeInto(&found))
 	})
 	return found, err
+}
+
+func decodeInto(value any) func(io.Reader) error {
+	return func(body io.Reader) error { return json.NewDecoder(body).Decode(value) }
 }
 
 // Chunk returns a chunk of a snapshot.
 func (a *Archive) Chunk(ctx context.Context, id string, index int) (chunk []byte, err error) {
 	err = a.retrySnapshot(ctx, func(ctx context.Context) error {
 		const maxBytes = session.SnapshotChunk + session.SnapshotOverhead
-		return a.read(ctx, chunkPath(id, index), maxBytes+1, func(body io.Reader) error {
+		return a.read(ctx, http.MethodGet, chunkPath(id, index), maxBytes+1, func(body io.Reader) error {
 			chunk, err = io.ReadAll(body)
 			return err
 		})
@@ -95,8 +108,9 @@ func (a *Archive) send(ctx context.Context, path string, query url.Values, body 
 	return response.Body.Close()
 }
 
-func (a *Archive) read(ctx context.Context, path string, maxBytes int64, decode func(io.Reader) error) error {
-	response, err := a.ask(ctx, http.MethodGet, path, nil, nil)
+func (a *Archive) read(ctx context.Context, method, path string, maxBytes int64,
+	decode func(io.Reader) error) error {
+	response, err := a.ask(ctx, method, path, nil, nil)
 	if err != nil {
 		return err
 	}
