@@ -58,7 +58,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
 	}
-	// Both run at the same time, because no object is adopted or created before both have succeeded.
+	// Both run at the same time, because no pod is adopted or created before both have succeeded.
 	var group errgroup.Group
 	group.Go(func() error { return r.removeWarmPod(ctx, c) })
 	claim, err := r.ensureClaim(ctx, c, start)
@@ -139,6 +139,8 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	case lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status) &&
 		pod.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy:
 		return nil
+	case ofLaterAttempt(pod, c):
+		return errStale
 	}
 	if err := r.remove(ctx, "Pod", pod); err != nil {
 		return err
@@ -147,8 +149,8 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 }
 
 // ensureSecret creates the session's Secret. It keeps an existing Secret that the manager signed,
-// if the hash of its inputs is the same or if it claims a warm pod for this attempt. It replaces
-// any other existing Secret, because no pod of this attempt uses that Secret.
+// if the hash of its inputs is the same, if it claims a warm pod for this attempt, or if a pod uses
+// it. It replaces any other existing Secret.
 //
 // If the replaced Secret belongs to this attempt, another manager may have written it, and may
 // still create a pod with the default name. If the new Secret claimed a warm pod, the session could
@@ -201,13 +203,26 @@ func (r *conversationReconciler) reuseSecret(ctx context.Context, c *v1alpha1.Co
 	if err != nil {
 		return false, err
 	}
-	trusted, err := checkSecret(existing, c, keys)
-	if !trusted || currentClaim(c, existing) == nil && existing.Annotations[objects.AnnotationInputs] !=
+	reuse, err := checkSecret(existing, c, keys)
+	if reuse && currentClaim(c, existing) == nil && existing.Annotations[objects.AnnotationInputs] !=
 		start.Secret.Annotations[objects.AnnotationInputs] {
-		return false, err
+		reuse, err = r.usedByPod(ctx, c, existing)
 	}
-	start.Secret = existing
-	return true, nil
+	if reuse {
+		start.Secret = existing
+	}
+	return reuse, err
+}
+
+// usedByPod reports whether a pod with the default name uses the session's Secret. The cache may not
+// show the pod yet.
+func (r *conversationReconciler) usedByPod(ctx context.Context, c *v1alpha1.Conversation,
+	secret *corev1.Secret) (bool, error) {
+	pod := &corev1.Pod{}
+	if err := r.live.Get(ctx, sessionObject(c), pod); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.LabelledAttempt(secret.Labels), nil
 }
 
 // removeSession removes the pod and the Secret of a session; its workspace stays.
@@ -279,7 +294,11 @@ func (r *conversationReconciler) removeSecret(ctx context.Context, o lifecycle.O
 		if ofLaterAttempt(current, c) {
 			return errStale
 		}
-		if _, err := r.discardClaim(ctx, c, current); err != nil {
+		discarded, err := r.discardClaim(ctx, c, current)
+		if err == nil && !discarded { // the session adopted the pod, but the cache does not show that yet
+			err = r.removeClaimedPod(ctx, c, current)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -282,10 +282,10 @@ func (g *gatherer) gatherWarm(ctx context.Context, o *gathered) error {
 	switch {
 	case !owned(secret, c): // or the Secret does not exist
 		return nil
+	case currentClaim(c, secret) == nil: // the cache may still show the Secret of the previous attempt
+		return nil
 	case o.Pod != nil:
 		o.Warm.ClaimTime = secret.CreationTimestamp.Time
-		return nil
-	case currentClaim(c, secret) == nil:
 		return nil
 	}
 	return g.gatherClaim(ctx, o, currentClaim(c, secret))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +41,10 @@ import (
 
 // specChanged ignores updates that only change metadata or the status.
 var specChanged = builder.WithPredicates(predicate.GenerationChangedPredicate{})
+
+// maxCreationDelay is the longest time between the creation of a Conversation and its event, after
+// which the session cannot have ended already.
+const maxCreationDelay = 3 * time.Second
 
 // conversationReconciler runs at most one pod for each Conversation, and reports the Conversation's
 // state.
@@ -119,9 +124,10 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		return r.notStarted(ctx)
 	})
 	// Conversations of the initial list are not noted as created, because they may already have
-	// objects.
+	// objects. The same applies to Conversations that the cache shows late.
 	noteCreated := predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
-		if c, ok := e.Object.(*v1alpha1.Conversation); ok && !e.IsInInitialList {
+		if c, ok := e.Object.(*v1alpha1.Conversation); ok && !e.IsInInitialList &&
+			r.clock.Since(c.CreationTimestamp.Time).Abs() < maxCreationDelay {
 			r.memory.update(c, func(m *memoryEntry) { m.created = true })
 		}
 		return true

@@ -138,8 +138,10 @@ func (p timedProcess) hasSecret(name string) bool {
 type staleCache struct {
 	client.Client
 	conversation *v1alpha1.Conversation
-	noPods       bool
-	oldPods      []corev1.Pod // with noPods, List returns these pods
+	stalePods    bool // Get finds no pod, and List returns oldPods
+	oldPods      []corev1.Pod
+	foreignPod   *corev1.Pod
+	volume       *corev1.PersistentVolumeClaim
 	noSettings   bool
 }
 
@@ -152,8 +154,17 @@ func (b staleCache) Get(ctx context.Context, key client.ObjectKey, object client
 			return nil
 		}
 	case *corev1.Pod:
-		if b.noPods {
+		switch {
+		case b.foreignPod != nil:
+			b.foreignPod.DeepCopyInto(o)
+			return nil
+		case b.stalePods:
 			return apierrors.NewNotFound(corev1.Resource("pods"), key.Name)
+		}
+	case *corev1.PersistentVolumeClaim:
+		if b.volume != nil && b.volume.Name == key.Name {
+			b.volume.DeepCopyInto(o)
+			return nil
 		}
 	case *v1alpha1.UserSettings:
 		if b.noSettings {
@@ -164,7 +175,7 @@ func (b staleCache) Get(ctx context.Context, key client.ObjectKey, object client
 }
 
 func (b staleCache) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if pods, ok := list.(*corev1.PodList); ok && b.noPods {
+	if pods, ok := list.(*corev1.PodList); ok && b.stalePods {
 		(&corev1.PodList{Items: b.oldPods}).DeepCopyInto(pods)
 		return nil
 	}
@@ -209,13 +220,18 @@ func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
 		}
 	})
 	t.Run("a running session is not lost", func(t *testing.T) {
-		_, _, stop := begin("runs")
+		k, _, stop := begin("runs")
 		stop()
-		if _, err := newProcess(staleCache{Client: manager, noPods: true}, manager).Reconcile(t.Context(),
-			requestFor(ns, "runs")); err != nil {
-			t.Error(err)
+		earlier := k.pod() // of a deleted Conversation with this name
+		earlier.UID, earlier.OwnerReferences[0].UID = "earlier", "earlier"
+		for _, cache := range []staleCache{{Client: manager, stalePods: true}, {Client: manager, foreignPod: earlier}} {
+			if _, err := newProcess(cache, manager).Reconcile(t.Context(), requestFor(ns, "runs")); err != nil {
+				t.Error(err)
+			}
+			if s := getConversation(t, ns, "runs").Status; s.State != v1alpha1.StateRunning {
+				t.Errorf("the session is %s, %s", s.State, s.Reason)
+			}
 		}
-		awaitState(t, ns, "runs", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	})
 	t.Run("a session with settings does not end", func(t *testing.T) {
 		k, _, stop := begin("settled")
@@ -261,13 +277,55 @@ func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
 		for name, known := range map[string]*v1alpha1.Conversation{
 			"started": early, "suspended": suspended, "without a pod": withoutPod,
 		} {
-			_, err := newProcess(staleCache{Client: manager, conversation: known, noPods: true}, manager).Reconcile(t.Context(),
-				requestFor(ns, "unseen"))
-			left := &corev1.Secret{}
-			missing := env.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), left)
-			if err == nil || left.UID != secret.UID || k.pod().DeletionTimestamp != nil {
-				t.Errorf("the cache shows the session as %s: the pod or the Secret was deleted (%v, %v)", name, err, missing)
+			cache := staleCache{Client: manager, conversation: known, stalePods: true}
+			_, err := newProcess(cache, manager).Reconcile(t.Context(), requestFor(ns, "unseen"))
+			if err == nil || readSecret(t, env.Client, ns, "unseen").UID != secret.UID || k.pod().DeletionTimestamp != nil {
+				t.Errorf("the cache shows the session as %s: the pod or the Secret was replaced (%v)", name, err)
 			}
+		}
+	})
+	t.Run("the Secret of a pod stays if the settings change", func(t *testing.T) {
+		stop := startManager(t, ns)
+		create(t, withTask(ns, "starts").Obj())
+		k := kubelet{t, ns, "starts"}
+		k.pod()
+		secret := readSecret(t, env.Client, ns, "starts")
+		stop()
+		change(t, userSettings(ns, "ada"), func(s *v1alpha1.UserSettings) { s.Spec.MaxIterations = ptr.To[int32](7) })
+		if _, err := newProcess(staleCache{Client: manager, stalePods: true}, manager).Reconcile(t.Context(),
+			requestFor(ns, "starts")); err != nil {
+			t.Error(err)
+		}
+		if readSecret(t, env.Client, ns, "starts").UID != secret.UID {
+			t.Error("the Secret was replaced")
+		}
+	})
+	t.Run("a deleted volume is created again", func(t *testing.T) {
+		k, _, stop := begin("volume", ofClass(class))
+		conv := getConversation(t, ns, "volume")
+		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+		k.release()
+		awaitState(t, ns, "volume", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+		await(t, func() error { return gone(t, k.object()) })
+		stop()
+		volume := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "volume-workspace"}}
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(volume), volume); err != nil {
+			t.Fatal(err)
+		}
+		cache := staleCache{Client: manager, volume: volume.DeepCopy()}
+		change(t, volume, func(v *corev1.PersistentVolumeClaim) { v.Finalizers = nil })
+		if err := client.IgnoreNotFound(env.Client.Delete(t.Context(), volume)); err != nil {
+			t.Fatal(err)
+		}
+		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+		await(t, func() error {
+			if _, err := newProcess(cache, manager).Reconcile(t.Context(), requestFor(ns, "volume")); err != nil {
+				return err
+			}
+			return env.Client.Get(t.Context(), client.ObjectKeyFromObject(k.object()), &corev1.Pod{})
+		})
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(volume), volume); err != nil {
+			t.Errorf("the session has no volume: %v", err)
 		}
 	})
 	t.Run("the files of a resumed session stay", func(t *testing.T) {
@@ -409,7 +467,8 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 						process = newProcess(manager, manager)
 					}
 					calls := faultyClient{manager, ns, f}
-					process.client, process.cache, process.live, process.metadata = asCache{calls}, asCache{calls}, calls, asCache{calls}
+					cache := asCache{calls}
+					process.client, process.cache, process.live, process.metadata = cache, cache, calls, cache
 					process.forgetFailures() // the backoff would postpone the next fault
 					_, _ = process.Reconcile(ctx, requestFor(ns, "c"))
 					switch {

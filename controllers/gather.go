@@ -184,8 +184,8 @@ func podObject(c *v1alpha1.Conversation) client.ObjectKey {
 func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry) error {
 	c, attempt := o.Conversation, lifecycle.Attempt(o.Conversation.Status)
 	pods, err := g.cachedPods(ctx, c)
-	missing := apierrors.IsNotFound(err) || len(pods) > 0 && lifecycle.LabelledAttempt(pods[0].Labels) != attempt
-	if missing && lifecycle.Ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
+	missing := len(pods) == 0 || lifecycle.LabelledAttempt(pods[0].Labels) != attempt
+	if client.IgnoreNotFound(err) == nil && missing && lifecycle.Ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
 		// A session that ran and has no pod counts as lost. The cache may be stale, so a live read
 		// must confirm that the pod is gone. A pod without its labels counts as gone, because no
 		// network policy selects it.

@@ -57,7 +57,7 @@ func TestACreatedPodIsNotCreatedAgainBeforeTheCacheShowsIt(t *testing.T) {
 	manager := managerClient(t)
 	create(t, userSettings(ns, "ada"), withTask(ns, "c").Obj())
 	now := clocktesting.NewFakePassiveClock(time.Now())
-	process := newProcess(staleCache{Client: manager, noPods: true}, manager)
+	process := newProcess(staleCache{Client: manager, stalePods: true}, manager)
 	process.clock = now
 	reconcileOnce := func() (reconcile.Result, []testenv.Request) {
 		t.Helper()
@@ -94,7 +94,7 @@ func TestASessionStaysStartingUntilTheCacheShowsItsPod(t *testing.T) {
 	manager := managerClient(t)
 	conv := withTask(ns, "c").With(func(s *v1alpha1.ConversationSpec) { s.Suspend = true }).Obj()
 	create(t, userSettings(ns, "ada"), conv)
-	process := newProcess(staleCache{Client: manager, noPods: true}, manager)
+	process := newProcess(staleCache{Client: manager, stalePods: true}, manager)
 	reconcileOnce := func() reconcile.Result {
 		t.Helper()
 		result, err := process.Reconcile(t.Context(), requestFor(ns, "c"))

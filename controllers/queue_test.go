@@ -599,7 +599,7 @@ func TestASessionKeepsItsSlotEvenIfTheCacheLacksItsPod(t *testing.T) {
 	newTimedProcess(t, ns, manager).reconcile("a")
 	kubelet{t, ns, "a"}.pod()
 	denyPods(t, ns)
-	late := newTimedProcess(t, ns, staleCache{Client: manager, noPods: true})
+	late := newTimedProcess(t, ns, staleCache{Client: manager, stalePods: true})
 	await(t, func() error {
 		late.advance(podTimeout)
 		late.reconcile("a")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -109,6 +110,42 @@ func TestAStalledManagerCannotAdoptAPodAfterTheSessionStopped(t *testing.T) {
 		if v := &volumes.Items[i]; owned(v, c) && v.Name == pod.Name && v.DeletionTimestamp == nil {
 			t.Errorf("the volume of the pod stays")
 		}
+	}
+}
+
+// hookedCreations calls a function before each creation of a pod.
+type hookedCreations struct {
+	client.Client
+	before func()
+}
+
+func (h hookedCreations) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	if _, isPod := o.(*corev1.Pod); isPod {
+		h.before()
+	}
+	return h.Client.Create(ctx, o, opts...)
+}
+
+// A manager stalls before it creates the pod. Meanwhile, another manager runs the session, stops it
+// and starts it again.
+func TestAStalledManagerKeepsThePodOfALaterAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 1)
+	w.start("c")
+	stalled, next := w.process(), w.process()
+	stalled.client = hookedCreations{stalled.client, sync.OnceFunc(func() {
+		w.reconcileUntilRunning(next, "c")
+		w.suspend("c", true)
+		w.reconcile(next, "c")
+		w.suspend("c", false)
+		w.reconcileUntilRunning(next, "c")
+	})}
+	if _, err := stalled.Reconcile(t.Context(), requestFor(w.namespace, "c")); err == nil {
+		t.Error("the stalled manager did not notice the later attempt")
+	}
+	c := getConversation(t, w.namespace, "c")
+	if pod := w.podOf(c); c.Status.Attempt != 2 || pod.DeletionTimestamp != nil {
+		t.Errorf("the pod of attempt %d is being deleted", c.Status.Attempt)
 	}
 }
 

@@ -386,7 +386,7 @@ func TestASessionIsNotLostIfTheCacheOnlyShowsItsPreviousPod(t *testing.T) {
 	if pod := w.podOf(running); !lifecycle.IsWarm(pod) || pod.Name == previous.Name {
 		t.Fatalf("attempt %d runs in %s", running.Status.Attempt, pod.Name)
 	}
-	stale := staleCache{Client: managerClient(t), noPods: true, oldPods: []corev1.Pod{previous}}
+	stale := staleCache{Client: managerClient(t), stalePods: true, oldPods: []corev1.Pod{previous}}
 	w.reconcile(newProcess(stale, managerClient(t)), "c")
 	c := getConversation(t, w.namespace, "c")
 	if w.expectOnePod(c); c.Status.State != v1alpha1.StateRunning || c.Status.Attempt != running.Status.Attempt {

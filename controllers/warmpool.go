@@ -286,7 +286,7 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 }
 
 // incomplete reports whether a pod waits for a Secret or a volume that does not exist, because the
-// manager stopped after it created the pod.
+// manager stopped after it created the pod, or because the creation of that object failed.
 func (r *warmPoolReconciler) incomplete(ctx context.Context, pod warmPod, volume bool) (bool, error) {
 	key := client.ObjectKey{Namespace: pod.namespace, Name: pod.name}
 	err := r.metadata.Get(ctx, key, secretMetadata())
@@ -366,9 +366,9 @@ func (r *warmPoolReconciler) stopWaiting(key poolKey) {
 }
 
 // create creates a pod, and then its Secret and the PersistentVolumeClaim of its volume. The pod
-// waits for both objects, and they are deleted with the pod. If the creation of one of them fails,
-// the pod stays: the object may exist although its creation returned an error, and a session may
-// then have adopted the pod. If the object does not exist, trim deletes the pod.
+// waits for both objects, and they are deleted with the pod. If the API server refuses one of them,
+// create deletes the pod. After any other error, the pod stays: the object may exist, and a session
+// may have adopted the pod. If the object does not exist, trim deletes the pod.
 func (r *warmPoolReconciler) create(ctx context.Context, key poolKey, pods *objects.WarmPods,
 	keys signingKeys) error {
 	pod := pods.Pod()
@@ -385,8 +385,12 @@ func (r *warmPoolReconciler) create(ctx context.Context, key poolKey, pods *obje
 	if err = cmp.Or(err, volumeErr); err == nil && volume != nil {
 		err = r.client.Create(ctx, volume)
 	}
-	if err != nil {
-		return fmt.Errorf("create the Secret and the volume of a warm pod: %w", err)
+	switch {
+	case err == nil:
+		return nil
+	case isRefusal(err):
+		removed := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
+		err = errors.Join(err, client.IgnoreNotFound(removed))
 	}
-	return nil
+	return fmt.Errorf("create the Secret and the volume of a warm pod: %w", err)
 }

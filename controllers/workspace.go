@@ -50,27 +50,24 @@ func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 }
 
 // findVolume returns the PersistentVolumeClaim of the session, or nil. The claim has the default
-// name, unless it was created with a warm pod. If live is set and the cache shows no claim,
-// findVolume asks the API server.
+// name, unless it was created with a warm pod. If live is set, findVolume asks the API server.
 func (g *gatherer) findVolume(ctx context.Context, c *v1alpha1.Conversation,
 	live bool) (*corev1.PersistentVolumeClaim, error) {
-	readers := []client.Reader{g.cache}
+	reader := g.cache
 	if live {
-		readers = append(readers, g.live)
+		reader = g.live
 	}
-	for _, reader := range readers {
-		for _, name := range []string{c.Status.WorkspaceClaimName, lifecycle.WorkspaceName(c.Name)} {
-			if name == "" {
-				continue
-			}
-			claim := &corev1.PersistentVolumeClaim{}
-			err := reader.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, claim)
-			if client.IgnoreNotFound(err) != nil {
-				return nil, fmt.Errorf("read PersistentVolumeClaim: %w", err)
-			}
-			if err == nil && owned(claim, c) {
-				return claim, nil
-			}
+	for _, name := range []string{c.Status.WorkspaceClaimName, lifecycle.WorkspaceName(c.Name)} {
+		if name == "" {
+			continue
+		}
+		claim := &corev1.PersistentVolumeClaim{}
+		err := reader.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, claim)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read PersistentVolumeClaim: %w", err)
+		}
+		if err == nil && owned(claim, c) {
+			return claim, nil
 		}
 	}
 	return nil, nil
@@ -100,8 +97,11 @@ func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha
 			return nil
 		}
 	}
-	existing := &corev1.PersistentVolumeClaim{}
-	err = r.client.Get(ctx, workspaceObject(c), existing)
+	existing, reader := &corev1.PersistentVolumeClaim{}, r.cache
+	if c.Status.Workspace != "" { // not the first start: the volume may just have been deleted
+		reader = r.live
+	}
+	err = reader.Get(ctx, workspaceObject(c), existing)
 	if apierrors.IsNotFound(err) && claim != nil {
 		err = r.client.Create(ctx, claim)
 		if !apierrors.IsAlreadyExists(err) {
