@@ -66,9 +66,10 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 		return cmp.Or(removed, err)
 	}
 	// This is the last check before work begins: the session may have ended after the cached
-	// version was read. No check is needed if this process saw the creation of the Conversation and
-	// the status was never written.
-	if !r.memory.get(c).created || !lifecycle.NeverReconciled(c.Status) {
+	// version was read. No check is needed for a new Conversation whose creation this process saw,
+	// and whose status was never written.
+	if !r.memory.get(c).created || !lifecycle.NeverReconciled(c.Status) ||
+		r.clock.Since(c.CreationTimestamp.Time).Abs() > maxNewAge {
 		if err := r.checkFresh(ctx, c); err != nil {
 			return err
 		}
@@ -140,7 +141,9 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 		pod.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy:
 		return nil
 	case ofLaterAttempt(pod, c):
-		return errStale
+		if err := r.checkFresh(ctx, c); err != nil {
+			return err
+		}
 	}
 	if err := r.remove(ctx, "Pod", pod); err != nil {
 		return err
@@ -148,9 +151,9 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	return &terminatingError{kind: "Pod", name: pod.Name, attempt: true}
 }
 
-// ensureSecret creates the session's Secret. It keeps an existing Secret that the manager signed,
-// if the hash of its inputs is the same, if it claims a warm pod for this attempt, or if a pod uses
-// it. It replaces any other existing Secret.
+// ensureSecret creates the session's Secret. It keeps an existing Secret that the manager signed in
+// three cases: the hash of its inputs is the same, it claims a warm pod for this attempt, or the pod
+// of its attempt exists. It replaces any other existing Secret.
 //
 // If the replaced Secret belongs to this attempt, another manager may have written it, and may
 // still create a pod with the default name. If the new Secret claimed a warm pod, the session could
@@ -214,13 +217,13 @@ func (r *conversationReconciler) reuseSecret(ctx context.Context, c *v1alpha1.Co
 	return reuse, err
 }
 
-// usedByPod reports whether a pod with the default name uses the session's Secret. The cache may not
-// show the pod yet.
+// usedByPod reports whether the pod of the Secret's attempt exists under the default name. The cache
+// may not show the pod yet.
 func (r *conversationReconciler) usedByPod(ctx context.Context, c *v1alpha1.Conversation,
 	secret *corev1.Secret) (bool, error) {
 	pod := &corev1.Pod{}
-	if err := r.live.Get(ctx, sessionObject(c), pod); err != nil {
-		return false, client.IgnoreNotFound(err)
+	if err := r.live.Get(ctx, sessionObject(c), pod); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read Pod: %w", err)
 	}
 	return owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.LabelledAttempt(secret.Labels), nil
 }
@@ -295,8 +298,9 @@ func (r *conversationReconciler) removeSecret(ctx context.Context, o lifecycle.O
 			return errStale
 		}
 		discarded, err := r.discardClaim(ctx, c, current)
-		if err == nil && !discarded { // the session adopted the pod, but the cache does not show that yet
-			err = r.removeClaimedPod(ctx, c, current)
+		live := objects.ClaimIn(current.Annotations)
+		if err == nil && !discarded && !hasUID(o.Pod, live.UID) && !hasUID(o.OldPod, live.UID) {
+			err = r.removeClaimedPod(ctx, c, current) // the cache does not show yet that the session adopted the pod
 		}
 		if err != nil {
 			return err

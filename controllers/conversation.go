@@ -42,9 +42,9 @@ import (
 // specChanged ignores updates that only change metadata or the status.
 var specChanged = builder.WithPredicates(predicate.GenerationChangedPredicate{})
 
-// maxCreationDelay is the longest time between the creation of a Conversation and its event, after
-// which the session cannot have ended already.
-const maxCreationDelay = 3 * time.Second
+// maxNewAge is the maximum age of a new Conversation whose start skips checkFresh. Its session
+// cannot have ended yet.
+const maxNewAge = 10 * time.Second
 
 // conversationReconciler runs at most one pod for each Conversation, and reports the Conversation's
 // state.
@@ -124,10 +124,9 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		return r.notStarted(ctx)
 	})
 	// Conversations of the initial list are not noted as created, because they may already have
-	// objects. The same applies to Conversations that the cache shows late.
+	// objects.
 	noteCreated := predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
-		if c, ok := e.Object.(*v1alpha1.Conversation); ok && !e.IsInInitialList &&
-			r.clock.Since(c.CreationTimestamp.Time).Abs() < maxCreationDelay {
+		if c, ok := e.Object.(*v1alpha1.Conversation); ok && !e.IsInInitialList {
 			r.memory.update(c, func(m *memoryEntry) { m.created = true })
 		}
 		return true
@@ -232,24 +231,28 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if len(stale) > 0 {
 		r.memory.update(conversation, func(m *memoryEntry) { m.staleVersions = nil })
 	}
+	waits := false
+	defer func() {
+		if !waits { // r.starts requeues a session that waits
+			r.starts.Leave(req.NamespacedName)
+		}
+	}()
 	p, err := r.plan(ctx, conversation)
 	if err == nil && p.mustBeRecorded() {
 		p, err = r.record(ctx, p)
-	}
-	if p == nil || p.start == nil || !p.start.waits { // r.starts requeues a session that waits
-		defer r.starts.Leave(req.NamespacedName)
 	}
 	switch {
 	case p == nil || err != nil:
 		return reconcile.Result{}, err
 	case p.start.isPostponed():
+		waits = p.start.waits
 		return reconcile.Result{RequeueAfter: p.start.retryIn}, nil
 	}
 	return r.perform(ctx, p)
 }
 
-// plan is the verdict about a Conversation, and the observation that it follows from. If the
-// session needs a start, and does not wait for a slot, start is the prepared start.
+// plan is the verdict about a Conversation, and the observation that it follows from. start is nil
+// if the session needs no start, or if it waits for a slot in r.queue.
 type plan struct {
 	gathered
 	verdict lifecycle.Verdict
@@ -259,7 +262,8 @@ type plan struct {
 func (p *plan) mustBeRecorded() bool { return !p.start.isPostponed() && p.mustRecord(p.verdict) }
 
 // plan gathers the objects of a Conversation and judges them. If a start is needed, it assigns a
-// slot and prepares the start. It changes no objects.
+// slot and prepares the start. It changes no objects, but it changes the manager's memory, and it
+// may ask idle sessions to end.
 func (r *conversationReconciler) plan(ctx context.Context, conversation *v1alpha1.Conversation) (*plan, error) {
 	o, err := r.gather(ctx, conversation, r.memory.get(conversation), r.clock.Now())
 	if err != nil {
@@ -281,21 +285,27 @@ func (r *conversationReconciler) plan(ctx context.Context, conversation *v1alpha
 
 // record writes the status for a verdict that must be recorded before the manager acts, and returns
 // the plan that follows from the new status. The manager then acts on this plan, and does not wait
-// until the cache shows the new status. To save time, the manager plans while it writes. If the
-// write fails, or if the new verdict must be recorded too, record returns nil: a watch event then
-// requeues the Conversation.
+// until the cache shows the new status. To save time, the manager plans while it writes. record
+// returns nil if the Conversation has changed, or if the new verdict must be recorded too. A watch
+// event then requeues the Conversation.
 func (r *conversationReconciler) record(ctx context.Context, p *plan) (*plan, error) {
+	status := lifecycle.NewStatus(p.Observation, p.verdict)
 	expected := p.Conversation.DeepCopy()
-	expected.Status = lifecycle.NewStatus(p.Observation, p.verdict)
-	var next *plan
-	var planning errgroup.Group
-	planning.Go(func() (err error) {
-		next, err = r.plan(ctx, expected)
+	expected.Status = *status.DeepCopy() // shares no memory with the status that is written
+	name := client.ObjectKeyFromObject(expected)
+	hadSlot := r.queue.Has(name)
+	var recorded *v1alpha1.Conversation
+	var writing errgroup.Group
+	writing.Go(func() (err error) {
+		recorded, _, err = r.writeStatus(ctx, p.gathered, p.verdict)
 		return err
 	})
-	recorded, _, err := r.writeStatus(ctx, p.gathered, p.verdict)
-	failed := planning.Wait()
+	next, failed := r.plan(ctx, expected)
+	err := writing.Wait()
 	if err != nil || recorded == nil {
+		if !hadSlot {
+			r.queue.Leave(name)
+		}
 		return nil, err
 	}
 	if _, err := slimcache.Transform(recorded); failed != nil || err != nil { // as in the cache

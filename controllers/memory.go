@@ -20,7 +20,8 @@ import (
 // the memory is lost, the only effect is that the API server refuses some requests. A running
 // session has no entry.
 type memory struct {
-	entries sync.Map // types.NamespacedName to memoryEntry
+	mu      sync.Mutex // locked during an update
+	entries sync.Map   // types.NamespacedName to memoryEntry
 	turns   retryTurns
 }
 
@@ -67,6 +68,8 @@ func (m *memory) get(c *v1alpha1.Conversation) memoryEntry {
 }
 
 func (m *memory) update(c *v1alpha1.Conversation, change func(*memoryEntry)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	entry := m.get(c)
 	change(&entry)
 	if !entry.created && len(entry.staleVersions) == 0 && entry.podAttempt == 0 && entry.refusal.err == nil &&

@@ -48,6 +48,9 @@ func (s *run) openJournal(ctx context.Context, kept *handover.Archive, records *
 	if err := os.RemoveAll(downloaded); err != nil {
 		return nil, fmt.Errorf("remove an incomplete journal: %w", err)
 	}
+	if s.findSnapshot != nil {
+		_, _ = s.findSnapshot() // no earlier attempt can append to the journal after the claim
+	}
 	s.restore(ctx, kept, downloaded)
 	// If the journal has its name, but not all files are restored, restoreFile must exist.
 	if err := s.recording.Wait(); err != nil {

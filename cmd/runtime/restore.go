@@ -81,7 +81,7 @@ func (s *run) requestRestoration() {
 	find := inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
 	s.findSnapshot = find
 	s.requestedJournal = inParallel(func() (io.ReadCloser, error) {
-		_, _ = find() // no earlier attempt appends to the journal after the claim
+		_, _ = find() // as in openJournal
 		return kept.Journal(ctx)
 	})
 }

@@ -15,7 +15,9 @@ import (
 
 func TestHTTPAndHTTPSAreServedAtOneAddress(t *testing.T) {
 	t.Parallel()
-	secure := httptest.NewTLSServer(nil) // provides a certificate and a client that trusts it
+	secure := httptest.NewUnstartedServer(nil) // provides a certificate and a client that trusts it
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -28,12 +30,13 @@ func TestHTTPAndHTTPSAreServedAtOneAddress(t *testing.T) {
 	t.Cleanup(func() { _ = silent.Close() })
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		fmt.Fprintf(w, "%t %s", r.TLS != nil, body)
+		fmt.Fprintf(w, "%s %s", r.Proto, body)
 	})}
 	done := make(chan error, 1)
-	listener := mixed.NewListener(inner, &tls.Config{Certificates: secure.TLS.Certificates})
+	listener := mixed.NewListener(inner, &tls.Config{Certificates: secure.TLS.Certificates,
+		NextProtos: []string{"h2", "http/1.1"}})
 	go func() { done <- server.Serve(listener) }()
-	for scheme, want := range map[string]string{"http": "false x", "https": "true x"} {
+	for scheme, want := range map[string]string{"http": "HTTP/1.1 x", "https": "HTTP/2.0 x"} {
 		for range 2 {
 			response, err := secure.Client().Post(scheme+"://"+inner.Addr().String(), "", strings.NewReader("x"))
 			if err != nil {

@@ -35,6 +35,9 @@ const (
 	// Flush.
 	flushTimeout   = 3 * time.Second
 	requestTimeout = 20 * time.Second
+	// A connection on which nothing arrives is tested after pingTimeout, and is closed if the archive
+	// does not answer within pingTimeout.
+	pingTimeout = 2 * time.Second
 	// lookTimeout bounds the check for archived events that an existing journal lacks.
 	lookTimeout = 5 * time.Second
 	// maxDetail is the size in bytes of the longest error response that is quoted.
@@ -64,11 +67,10 @@ func New(address, authorities, uid, token string, attempt int, log *slog.Logger)
 		return nil
 	}
 	// This transport ignores HTTP_PROXY and HTTPS_PROXY, which a class may set for its sessions. With
-	// HTTP/2, a session that wakes needs one TLS handshake for all its requests to the archive. The
-	// pings detect a connection to a node that no longer answers.
+	// HTTP/2, a session that wakes needs one TLS handshake for all its requests to the archive.
 	transport := &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: requestTimeout, ForceAttemptHTTP2: true,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: requestTimeout / 2, PingTimeout: requestTimeout / 2}}
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout}}
 	if authorities != "" {
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}
 		transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(authorities))
