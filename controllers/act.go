@@ -152,8 +152,8 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 }
 
 // ensureSecret creates the session's Secret. It keeps an existing Secret that the manager signed in
-// three cases: the hash of its inputs is the same, it claims a warm pod for this attempt, or the pod
-// of its attempt exists. It replaces any other existing Secret.
+// three cases: the hash of its inputs is the same, it claims a warm pod for this attempt, or the
+// pod of its attempt exists. It replaces any other existing Secret.
 //
 // If the replaced Secret belongs to this attempt, another manager may have written it, and may
 // still create a pod with the default name. If the new Secret claimed a warm pod, the session could
@@ -217,8 +217,8 @@ func (r *conversationReconciler) reuseSecret(ctx context.Context, c *v1alpha1.Co
 	return reuse, err
 }
 
-// usedByPod reports whether the pod of the Secret's attempt exists under the default name. The cache
-// may not show the pod yet.
+// usedByPod reports whether the pod of the Secret's attempt exists under the default name. The
+// cache may not show the pod yet.
 func (r *conversationReconciler) usedByPod(ctx context.Context, c *v1alpha1.Conversation,
 	secret *corev1.Secret) (bool, error) {
 	pod := &corev1.Pod{}
