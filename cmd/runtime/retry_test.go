@@ -62,6 +62,11 @@ func TestAFailedSnapshotIsRetried(t *testing.T) {
 			}
 		}
 		record(session.StateAwaiting)
+		wants("before the first turn", 0)
+		record(session.StateRunning)
+		time.Sleep(time.Hour)
+		wants("during the first turn", 0)
+		record(session.StateAwaiting)
 		wants("after the turn", 1)
 		time.Sleep(firstRetry + time.Second) // in the fake time of synctest, as below
 		wants("after a minute", 2)

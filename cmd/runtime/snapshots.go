@@ -20,6 +20,9 @@ const (
 	// retried.
 	firstRetry = time.Minute
 	lastRetry  = 10 * time.Minute
+	// wakeDelay is the delay of a snapshot before the first turn of this process. A message that woke
+	// the session begins a turn immediately. No snapshot is then needed before the end of that turn.
+	wakeDelay = 2 * time.Second
 )
 
 // snapshots saves the work of a session whose workspace is scratch space. It sends snapshots to the
@@ -86,11 +89,12 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 	var retry <-chan time.Time
 	wait := firstRetry
+	begin, worked := k.run.journal.Len(), false
 	for next := 0; !k.refused; {
-		ended := false
+		ended, due := false, false
 		select {
 		case <-retry:
-			ended = true
+			ended, due = true, true
 		case <-k.run.journal.More(next):
 		case <-ctx.Done():
 			return
@@ -99,8 +103,11 @@ func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 			next = e.ID + 1
 			switch e.StateOf() {
 			case "":
-			case session.StateLoading, session.StateRunning, session.StateConfirmation:
+			case session.StateLoading:
 				ended, retry = false, nil
+			case session.StateRunning, session.StateConfirmation:
+				ended, retry = false, nil
+				worked = worked || e.ID >= begin
 			default:
 				ended = true
 			}
@@ -111,6 +118,10 @@ func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 			return
 		}
 		if !ended {
+			continue
+		}
+		if !worked && !due {
+			retry = time.After(wakeDelay)
 			continue
 		}
 		bounded, cancel := context.WithTimeout(snapshotCtx, snapshotTimeout)
