@@ -58,18 +58,22 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
 	}
-	// Both run at the same time, because no pod is adopted or created before both have succeeded.
+	// These calls run at the same time, because no pod is adopted or created before all have
+	// succeeded.
 	var group errgroup.Group
 	group.Go(func() error { return r.removeWarmPod(ctx, c) })
-	claim, err := r.ensureClaim(ctx, c, start)
-	if removed := group.Wait(); removed != nil || err != nil {
-		return cmp.Or(removed, err)
+	// Work must not begin if the session ended after the cached version was read. For a new
+	// Conversation whose creation this process saw, the check may run at the same time, too: nothing
+	// but a stale cache can hide the end of its session.
+	created := r.memory.get(c).created && lifecycle.NeverReconciled(c.Status)
+	if created {
+		group.Go(func() error { return r.checkFresh(ctx, c) })
 	}
-	// This is the last check before work begins: the session may have ended after the cached
-	// version was read. No check is needed for a new Conversation whose creation this process saw,
-	// and whose status was never written.
-	if !r.memory.get(c).created || !lifecycle.NeverReconciled(c.Status) ||
-		r.clock.Since(c.CreationTimestamp.Time).Abs() > maxNewAge {
+	claim, err := r.ensureClaim(ctx, c, start)
+	if failed := group.Wait(); failed != nil || err != nil {
+		return cmp.Or(failed, err)
+	}
+	if !created {
 		if err := r.checkFresh(ctx, c); err != nil {
 			return err
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -41,10 +40,6 @@ import (
 
 // specChanged ignores updates that only change metadata or the status.
 var specChanged = builder.WithPredicates(predicate.GenerationChangedPredicate{})
-
-// maxNewAge is the maximum age of a new Conversation whose start skips checkFresh. Its session
-// cannot have ended yet.
-const maxNewAge = 10 * time.Second
 
 // conversationReconciler runs at most one pod for each Conversation, and reports the Conversation's
 // state.

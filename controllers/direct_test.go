@@ -213,10 +213,15 @@ func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
 		if err := env.Client.Delete(t.Context(), k.pod(), client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := newProcess(staleCache{Client: manager, conversation: early}, manager).Reconcile(t.Context(),
-			requestFor(ns, "done"))
-		if left := gone(t, k.object()); err == nil || left != nil {
-			t.Errorf("the session started again: %v, %v", err, left)
+		created := early.DeepCopy()
+		created.Status = v1alpha1.ConversationStatus{}
+		for _, known := range []*v1alpha1.Conversation{early, created} {
+			process := newProcess(staleCache{Client: manager, conversation: known}, manager)
+			process.memory.update(created, func(m *memoryEntry) { m.created = known == created })
+			_, err := process.Reconcile(t.Context(), requestFor(ns, "done"))
+			if left := gone(t, k.object()); err == nil || left != nil {
+				t.Errorf("the session started again: %v, %v", err, left)
+			}
 		}
 	})
 	t.Run("a running session is not lost", func(t *testing.T) {

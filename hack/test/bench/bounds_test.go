@@ -21,9 +21,9 @@ const (
 	// manager writes a Secret, a pod, a status and an event. The additional 0.1 allows for a few
 	// conflicts.
 	maxWrites = 4.1
-	// maxReads limits the manager's reads per Conversation. The manager reads the UserSettings one
-	// time for each start of a session.
-	maxReads = 1.1
+	// maxReads limits the manager's reads per Conversation. For each start of a session, the manager
+	// reads the UserSettings, and checks that the Conversation has not changed.
+	maxReads = 2.1
 	// maxAllocated limits the memory in KiB that the API server allocates per Conversation, for the
 	// requests of all clients. The measured value was 2,990 KiB.
 	maxAllocated = 3250
