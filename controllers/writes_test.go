@@ -71,8 +71,8 @@ func TestAStartCostsOnlyTheNecessaryRequests(t *testing.T) {
 	run(withTask(ns, "first")) // it creates the shared objects of the namespace
 	requests := func(name string, more ...string) []string {
 		return append([]string{
-			"get usersettings ada", "create secrets " + name + "-session", "create pods " + name + "-session",
-			"update conversations " + name + "/status",
+			"get usersettings ada", "create secrets " + name + "-session", "get conversations " + name,
+			"create pods " + name + "-session", "update conversations " + name + "/status",
 		}, more...)
 	}
 	for name, c := range map[string]struct {
