@@ -20,8 +20,8 @@ const (
 	// retried.
 	firstRetry = time.Minute
 	lastRetry  = 10 * time.Minute
-	// wakeDelay is the delay of a snapshot before the first turn of this process. A message that woke
-	// the session begins a turn immediately. No snapshot is then needed before the end of that turn.
+	// wakeDelay is how long the first snapshot waits for a turn to begin. A message that woke the
+	// session begins a turn immediately, and the snapshot follows at the end of that turn.
 	wakeDelay = 2 * time.Second
 )
 
@@ -29,6 +29,7 @@ const (
 // archive after each turn and at the end of the session.
 type snapshots struct {
 	run    *run
+	begin  int // number of events in the journal before the first turn of this process
 	save   func(ctx context.Context, contents snapshot.Contents) error
 	notice func(text string)
 	// stop ends the goroutine that takes a snapshot after each turn. It waits for the current
@@ -69,8 +70,7 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 		return
 	}
 	source := s.snapshotSource(work, s.files.Base)
-	kept := &snapshots{run: s, notice: notice,
-		save: snapshot.NewKeeper(s.archive, key, source, records.File(snapshotFile)).Take}
+	kept := newSnapshots(s, snapshot.NewKeeper(s.archive, key, source, records.File(snapshotFile)).Take, notice)
 	running, stop := context.WithCancel(context.Background())
 	snapshotCtx, abort := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -83,18 +83,22 @@ func (s *run) keepSnapshots(records *workspace.Records, work *workspace.Workspac
 	s.set(func() { s.snapshots = kept })
 }
 
-// afterTurns takes a snapshot after each turn until ctx ends, and retries failed snapshots. Turns
-// that end during a snapshot share the next snapshot. When snapshotCtx ends, the current snapshot
-// is aborted.
+func newSnapshots(s *run, save func(context.Context, snapshot.Contents) error, notice func(string)) *snapshots {
+	return &snapshots{run: s, begin: s.journal.Len(), save: save, notice: notice}
+}
+
+// afterTurns takes a snapshot after each turn until ctx ends, and retries failed snapshots. If no
+// turn begins, it takes the first snapshot after wakeDelay. Turns that end during a snapshot share
+// the next snapshot. When snapshotCtx ends, the current snapshot is aborted.
 func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 	var retry <-chan time.Time
 	wait := firstRetry
-	begin, worked := k.run.journal.Len(), false
+	delayed := true
 	for next := 0; !k.refused; {
-		ended, due := false, false
+		ended := false
 		select {
 		case <-retry:
-			ended, due = true, true
+			ended, delayed = true, false
 		case <-k.run.journal.More(next):
 		case <-ctx.Done():
 			return
@@ -107,7 +111,7 @@ func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 				ended, retry = false, nil
 			case session.StateRunning, session.StateConfirmation:
 				ended, retry = false, nil
-				worked = worked || e.ID >= begin
+				delayed = delayed && e.ID < k.begin
 			default:
 				ended = true
 			}
@@ -120,7 +124,7 @@ func (k *snapshots) afterTurns(ctx, snapshotCtx context.Context) {
 		if !ended {
 			continue
 		}
-		if !worked && !due {
+		if delayed {
 			retry = time.After(wakeDelay)
 			continue
 		}

@@ -257,34 +257,6 @@ func TestAnAttemptThatRestoredNothingKeepsTheArchivedDiff(t *testing.T) {
 	}
 }
 
-func TestASessionThatWakesSavesItsFilesOnlyAfterItsTurn(t *testing.T) {
-	t.Parallel()
-	pod, _ := scripted(t, nil, says("Done."), says("Done again."))
-	p := onScratch(t, pod)
-	turns := func(n int) func() bool {
-		return func() bool { return strings.Count(p.file(".parley/events.jsonl"), string(session.StateAwaiting)) == n }
-	}
-	p.begin(t)
-	eventually(t, "the first turn ends", turns(1))
-	p.stop(t)
-	var saved, early atomic.Bool
-	count := func(_ http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, session.ArchiveSnapshot) {
-			saved.Store(true)
-			early.Store(early.Load() || strings.Count(p.file(".parley/events.jsonl"), `"`+string(session.StateRunning)+`"`) < 2)
-		}
-		return false
-	}
-	p.intercept.Store(&count)
-	p.begin(t)
-	p.waitReady(t)
-	p.send(t, `{"action":"message","args":{"content":"continue"}}`)
-	eventually(t, "the files are saved", saved.Load)
-	if early.Load() {
-		t.Errorf("the files were saved before the turn; the journal is\n%s", p.file(".parley/events.jsonl"))
-	}
-}
-
 // An archive of an earlier version does not describe the snapshot in its answer to a claim.
 func TestASnapshotIsRestoredFromAnOlderArchive(t *testing.T) {
 	t.Parallel()
