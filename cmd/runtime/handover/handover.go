@@ -35,9 +35,10 @@ const (
 	// Flush.
 	flushTimeout   = 3 * time.Second
 	requestTimeout = 20 * time.Second
-	// A connection on which nothing arrives is tested after pingTimeout, and is closed if the archive
-	// does not answer within pingTimeout.
-	pingTimeout = 2 * time.Second
+	// If nothing arrives on a connection for pingDelay, the client pings the archive. If the archive
+	// does not answer within pingTimeout, the client closes the connection.
+	pingDelay   = 2 * time.Second
+	pingTimeout = 5 * time.Second
 	// lookTimeout bounds the check for archived events that an existing journal lacks.
 	lookTimeout = 5 * time.Second
 	// maxDetail is the size in bytes of the longest error response that is quoted.
@@ -70,7 +71,7 @@ func New(address, authorities, uid, token string, attempt int, log *slog.Logger)
 	// HTTP/2, a session that wakes needs one TLS handshake for all its requests to the archive.
 	transport := &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: requestTimeout, ForceAttemptHTTP2: true,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout}}
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingDelay, PingTimeout: pingTimeout}}
 	if authorities != "" {
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}
 		transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(authorities))
