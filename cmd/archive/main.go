@@ -94,7 +94,8 @@ func run(ctx context.Context, o options) error {
 	go cleanUp(ctx, archive, known, o.retention)
 	serve(failed, o.address, serverTLS(o), &http.Server{ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-		// The archive does not read the body of each request, so limit the memory for unread bodies.
+		// The archive refuses some requests before it reads their bodies. These limits bound the memory
+		// for such bodies.
 		HTTP2:   &http.HTTP2Config{MaxReceiveBufferPerConnection: 128 << 10, MaxReceiveBufferPerStream: 64 << 10},
 		Handler: httpapi.NewHandler(archive, known, publicKeys(o.signingKeyDir))})
 	serve(failed, o.healthAddress, nil, &http.Server{Handler: httpapi.Health(ready)})

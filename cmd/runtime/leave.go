@@ -49,7 +49,7 @@ func (s *run) openJournal(ctx context.Context, kept *handover.Archive, records *
 		return nil, fmt.Errorf("remove an incomplete journal: %w", err)
 	}
 	if s.findSnapshot != nil {
-		_, _ = s.findSnapshot() // no earlier attempt can append to the journal after the claim
+		_, _ = s.findSnapshot() // it claims the archive, so no earlier attempt can append to the journal
 	}
 	s.restore(ctx, kept, downloaded)
 	// If the journal has its name, but not all files are restored, restoreFile must exist.

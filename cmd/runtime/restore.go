@@ -81,7 +81,7 @@ func (s *run) requestRestoration() {
 	find := inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
 	s.findSnapshot = find
 	s.requestedJournal = inParallel(func() (io.ReadCloser, error) {
-		_, _ = find() // as in openJournal
+		_, _ = find() // it claims the archive, so no earlier attempt can append to the journal
 		return kept.Journal(ctx)
 	})
 }

@@ -37,8 +37,8 @@ func (a *Archive) Attempt() int { return a.attempt }
 // maxSnapshot is the maximum size in bytes of the description of a snapshot.
 const maxSnapshot = 1 << 16
 
-// Claim makes the archive refuse further writes from earlier attempts, whose pods may still run on
-// a disconnected node. It returns the description of the archived snapshot.
+// Claim makes the archive refuse further writes from earlier attempts. The pods of these attempts
+// may still run on a disconnected node. Claim returns the description of the archived snapshot.
 func (a *Archive) Claim(ctx context.Context) (found session.Snapshot, err error) {
 	var claimed session.ArchiveClaimed
 	err = a.retrySnapshot(ctx, func(ctx context.Context) error {
