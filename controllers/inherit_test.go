@@ -268,7 +268,7 @@ func TestSettingsThatInheritCannotChooseAContainerImage(t *testing.T) {
 		for name, settings := range map[string]*v1alpha1.UserSettings{"at once": heirOf(ns, "team", choose), "later": own} {
 			err := env.Client.Create(t.Context(), settings)
 			if name == "later" && err == nil {
-				inherit := client.MergeFrom(settings.DeepCopy()) // unlike an update, it ignores a status written meanwhile
+				inherit := client.MergeFrom(settings.DeepCopy()) // a patch does not conflict with a status write
 				settings.Spec.InheritFrom = ptr.To("team")
 				err = env.Client.Patch(t.Context(), settings, inherit)
 				_ = env.Client.Delete(t.Context(), own)
