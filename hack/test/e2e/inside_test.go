@@ -85,7 +85,7 @@ func (n *inside) up(ctx context.Context) error {
 		{"admin", n.connect},
 		{"names", func(context.Context) error { return n.serveNames(ctx) }},
 		{"kube-scheduler", n.startScheduler},
-		{"the kubelet's disk", n.mountNodeDisk},
+		{"disks", n.mountDisks},
 		{"kubelet", n.startKubelet},
 		{"kube-proxy", n.startProxy},
 		{"node is ready", n.awaitNode},

@@ -204,21 +204,31 @@ func (n *inside) runKubelet(ctx context.Context, settings kubeletSettings) error
 
 func (n *inside) kubeletDir() string { return filepath.Join(n.state, "kubelet") }
 
-const nodeDiskSize = 2 << 30
+func (n *inside) volumesDir() string { return filepath.Join(n.state, "volumes") }
 
-// mountNodeDisk mounts a separate disk for the kubelet, so that a check can fill it. Images and all
-// other files of the machine are elsewhere. Machines without loop devices get no such disk.
-func (n *inside) mountNodeDisk(ctx context.Context) error {
+// mountDisks mounts a disk for the kubelet, so that a check can fill it, and a disk for the volumes.
+// Images and all other files of the machine are elsewhere. Without a disk of their own, volumes
+// would be slow, because many files of the machine's disk are deleted. ext4 does not reuse the inode
+// of a file that was deleted in the last few minutes, and searches past such inodes for each new
+// file.
+func (n *inside) mountDisks(ctx context.Context) error {
+	return errors.Join(n.mountDisk(ctx, n.kubeletDir()), n.mountDisk(ctx, n.volumesDir()))
+}
+
+const diskSize = 8 << 30
+
+// mountDisk mounts a new disk on a directory. Machines without loop devices get no such disk.
+func (n *inside) mountDisk(ctx context.Context, dir string) error {
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
-		n.say("the kubelet has no disk of its own: %v", err)
+		n.say("%s has no disk of its own: %v", filepath.Base(dir), err)
 		return nil
 	}
-	image := filepath.Join(n.state, "node-disk")
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, nodeDiskSize),
-		os.MkdirAll(n.kubeletDir(), 0o755)); err != nil {
+	image := dir + "-disk"
+	err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, diskSize), os.MkdirAll(dir, 0o755))
+	if err != nil {
 		return err
 	}
-	for _, command := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, n.kubeletDir()}} {
+	for _, command := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, dir}} {
 		if output, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", command[0], err, output)
 		}

@@ -101,7 +101,7 @@ func (n *inside) matchVolumes(ctx context.Context) error {
 
 func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	name := "pvc-" + string(claim.UID)
-	dir := filepath.Join(n.state, "volumes", name)
+	dir := filepath.Join(n.volumesDir(), name)
 	// Use a local volume. In a hostPath volume, a kubelet would not change the group of the files
 	// to the session's group.
 	if err := os.MkdirAll(dir, 0o755); err != nil {
