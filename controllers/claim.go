@@ -112,7 +112,8 @@ func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.
 
 // discardClaim deletes the warm pod that the session's Secret claims, unless a session adopted the
 // pod. After the deletion, no manager can adopt the pod, so the Secret may be deleted too.
-// discardClaim returns false if the current attempt of the session adopted the pod.
+// discardClaim returns false if the current attempt of the session adopted the pod. Otherwise, it
+// also ends the claim in the manager's memory.
 func (r *conversationReconciler) discardClaim(ctx context.Context, c *v1alpha1.Conversation,
 	secret *corev1.Secret) (bool, error) {
 	claim := objects.ClaimIn(secret.Annotations)
@@ -124,10 +125,11 @@ func (r *conversationReconciler) discardClaim(ctx context.Context, c *v1alpha1.C
 	if err := r.live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read Pod: %w", err)
 	}
-	if pod.UID != claim.UID || owningClass(pod) == nil { // or the pod does not exist
-		return !owned(pod, c) || lifecycle.LabelledAttempt(pod.Labels) != lifecycle.Attempt(c.Status), nil
+	free := pod.UID == claim.UID && owningClass(pod) != nil // the pod exists, and no session has adopted it
+	if !free && owned(pod, c) && lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status) {
+		return false, nil
 	}
-	if pod.DeletionTimestamp == nil {
+	if free && pod.DeletionTimestamp == nil {
 		// The precondition on resourceVersion prevents the deletion of a pod that a session has
 		// just adopted.
 		err := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
@@ -135,7 +137,10 @@ func (r *conversationReconciler) discardClaim(ctx context.Context, c *v1alpha1.C
 			return false, fmt.Errorf("delete the claimed Pod: %w", err)
 		}
 	}
-	r.warm.forfeit(client.ObjectKeyFromObject(c))
+	r.warm.forfeit(client.ObjectKeyFromObject(c), claim.UID)
+	if !free {
+		return true, nil
+	}
 	volume := &corev1.PersistentVolumeClaim{}
 	if err := r.live.Get(ctx, key, volume); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read PersistentVolumeClaim: %w", err)
@@ -152,7 +157,6 @@ func (r *conversationReconciler) giveUpClaim(ctx context.Context, c *v1alpha1.Co
 	secret *corev1.Secret) error {
 	discarded, err := r.discardClaim(ctx, c, secret)
 	if err == nil && discarded {
-		r.warm.forfeit(client.ObjectKeyFromObject(c))
 		err = client.IgnoreNotFound(r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID}))
 	}
 	return errors.Join(errClaimTaken, err)

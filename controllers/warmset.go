@@ -213,12 +213,14 @@ func (s *warmSet) release(session types.NamespacedName) {
 	s.unclaim(session)
 }
 
-// forfeit ends the claim of a session. Unlike release, it does not offer the pod to other sessions,
-// because another session has the pod, or the pod is being deleted or no longer exists.
-func (s *warmSet) forfeit(session types.NamespacedName) {
+// forfeit ends the claim of a session to a pod. Unlike release, it does not offer the pod to other
+// sessions, because another session has the pod, or the pod is being deleted or no longer exists.
+func (s *warmSet) forfeit(session types.NamespacedName, pod types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.claims, session)
+	if s.claims[session] == pod {
+		delete(s.claims, session)
+	}
 }
 
 // unclaim ends the claim of a session. The caller holds the lock.

@@ -50,6 +50,22 @@ func TestARelabelledWarmPodIsTrackedOnce(t *testing.T) {
 	}
 }
 
+func TestASessionForfeitsOnlyTheClaimOfTheDiscardedPod(t *testing.T) {
+	pool, session := poolKey{"ns", "class"}, types.NamespacedName{Namespace: "ns", Name: "c"}
+	for discarded, free := range map[types.UID]int{"earlier-uid": 1, "warm-1-uid": 0} {
+		set := newWarmSet()
+		set.update(freePod("ns", "class", "warm-1"))
+		if claim := set.claim(readyKey{pool, "hash"}, session, at(0)); claim == nil || claim.UID != "warm-1-uid" {
+			t.Fatalf("the session claimed %v", claim)
+		}
+		set.forfeit(session, discarded)
+		set.release(session)
+		if len(set.ready) != free {
+			t.Errorf("after %s was discarded, %d pods can be claimed, want %d", discarded, len(set.ready), free)
+		}
+	}
+}
+
 func TestAPodOwnedByASessionClassOfAnotherAPIGroupIsNotWarm(t *testing.T) {
 	set, pod := newWarmSet(), freePod("ns", "class", "warm-1")
 	pod.OwnerReferences[0].APIVersion = "example.com/v1"
