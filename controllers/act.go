@@ -58,27 +58,18 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
 	}
-	// These calls run at the same time, because no pod is adopted or created before all have
-	// succeeded.
+	// Both run at the same time, because no pod is adopted or created before both have succeeded.
 	var group errgroup.Group
 	group.Go(func() error { return r.removeWarmPod(ctx, c) })
-	// Work must not begin if the session ended after the cached version was read. For a new
-	// Conversation whose creation this process saw, the check may run at the same time, too: nothing
-	// but a stale cache can hide the end of its session.
-	created := r.memory.get(c).created && lifecycle.NeverReconciled(c.Status)
-	if created {
-		group.Go(func() error { return r.checkFresh(ctx, c) })
-	}
 	claim, err := r.ensureClaim(ctx, c, start)
 	if failed := group.Wait(); failed != nil || err != nil {
 		return cmp.Or(failed, err)
 	}
-	if !created {
-		if err := r.checkFresh(ctx, c); err != nil {
-			return err
-		}
+	// This is the last check before work begins: the session may have ended after the cached version
+	// was read.
+	if err := r.checkFresh(ctx, c); err != nil {
+		return err
 	}
-	r.memory.update(c, func(m *memoryEntry) { m.created = false })
 	if claim != nil {
 		key, pod := r.warmKey(c.Namespace, *claim), (*corev1.Pod)(nil)
 		go func() { _, _ = key() }() // read the key during the adoption
@@ -302,9 +293,11 @@ func (r *conversationReconciler) removeSecret(ctx context.Context, o lifecycle.O
 			return errStale
 		}
 		discarded, err := r.discardClaim(ctx, c, current)
-		live := objects.ClaimIn(current.Annotations)
-		if err == nil && !discarded && !hasUID(o.Pod, live.UID) && !hasUID(o.OldPod, live.UID) {
-			err = r.removeClaimedPod(ctx, c, current) // the cache does not show yet that the session adopted the pod
+		if err == nil && !discarded {
+			live := objects.ClaimIn(current.Annotations) // not nil, because discardClaim found it
+			if !hasUID(o.Pod, live.UID) && !hasUID(o.OldPod, live.UID) {
+				err = r.removeClaimedPod(ctx, c, current) // the cache does not show yet that the session adopted the pod
+			}
 		}
 		if err != nil {
 			return err

@@ -118,21 +118,13 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	ofClass := withPriority(sharedPriority, func(ctx context.Context, _ client.Object) []reconcile.Request {
 		return r.notStarted(ctx)
 	})
-	// Conversations of the initial list are not noted as created, because they may already have
-	// objects.
-	noteCreated := predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
-		if c, ok := e.Object.(*v1alpha1.Conversation); ok && !e.IsInInitialList {
-			r.memory.update(c, func(m *memoryEntry) { m.created = true })
-		}
-		return true
-	}}
 	countBacklog := func(_ context.Context, queue workQueue) error {
 		r.backlog = queue.Len
 		return nil
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("conversation").
-		For(&v1alpha1.Conversation{}, builder.WithPredicates(noteCreated)).
+		For(&v1alpha1.Conversation{}).
 		Watches(&corev1.Pod{}, ofOwner).
 		Watches(&corev1.PersistentVolumeClaim{}, ofOwner).
 		Watches(&v1alpha1.SessionClass{}, ofClass, specChanged).
@@ -284,30 +276,31 @@ func (r *conversationReconciler) plan(ctx context.Context, conversation *v1alpha
 // returns nil if the Conversation has changed, or if the new verdict must be recorded too. A watch
 // event then requeues the Conversation.
 func (r *conversationReconciler) record(ctx context.Context, p *plan) (*plan, error) {
-	status := lifecycle.NewStatus(p.Observation, p.verdict)
 	expected := p.Conversation.DeepCopy()
-	expected.Status = *status.DeepCopy() // shares no memory with the status that is written
+	expected.Status = lifecycle.NewStatus(p.Observation, p.verdict)
 	name := client.ObjectKeyFromObject(expected)
 	hadSlot := r.queue.Has(name)
 	var recorded *v1alpha1.Conversation
 	var writing errgroup.Group
+	defer func() { _ = writing.Wait() }() // if the plan panics, the write still ends within this reconcile
 	writing.Go(func() (err error) {
-		recorded, _, err = r.writeStatus(ctx, p.gathered, p.verdict)
+		recorded, err = r.updateStatus(ctx, p.Conversation, expected.Status)
 		return err
 	})
-	next, failed := r.plan(ctx, expected)
-	err := writing.Wait()
-	if err != nil || recorded == nil {
+	next, planErr := r.plan(ctx, expected)
+	writeErr := writing.Wait()
+	if recorded == nil {
 		if !hadSlot {
 			r.queue.Leave(name)
 		}
-		return nil, err
+		return nil, writeErr
 	}
-	if _, err := slimcache.Transform(recorded); failed != nil || err != nil { // as in the cache
-		return nil, cmp.Or(failed, err)
+	r.reportWrite(p.gathered, p.verdict, recorded)
+	if _, err := slimcache.Transform(recorded); planErr != nil || err != nil { // as in the cache
+		return nil, cmp.Or(planErr, err)
 	}
 	if next.Conversation = recorded; next.mustBeRecorded() {
-		_, _, err = r.writeStatus(ctx, next.gathered, next.verdict)
+		_, err := r.writeStatus(ctx, next.gathered, next.verdict)
 		return nil, err
 	}
 	return next, nil
@@ -329,7 +322,7 @@ func (r *conversationReconciler) perform(ctx context.Context, p *plan) (reconcil
 	if blocker != nil && verdict.Pod == lifecycle.NeedPod {
 		verdict = verdict.BlockedBy(o.Observation, blocker)
 	}
-	_, writeIn, err := r.writeStatus(ctx, o, verdict)
+	writeIn, err := r.writeStatus(ctx, o, verdict)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

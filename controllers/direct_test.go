@@ -182,6 +182,29 @@ func (b staleCache) List(ctx context.Context, list client.ObjectList, options ..
 	return b.Client.List(ctx, list, options...)
 }
 
+func TestASessionThatEndsDuringItsStartGetsNoPod(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	manager, conversation := managerClient(t), withTask(ns, "c").Obj()
+	create(t, userSettings(ns, "ada"), conversation)
+	end := func() {
+		suspended := conversation.DeepCopy()
+		suspended.Spec.Suspend = true
+		if err := env.Client.Patch(t.Context(), suspended, client.MergeFrom(conversation)); err != nil {
+			t.Error(err)
+		}
+	}
+	process := newProcess(hookedCreations[*corev1.Secret]{manager, end}, manager)
+	_, err := process.Reconcile(t.Context(), requestFor(ns, "c"))
+	pods := &corev1.PodList{}
+	if err := env.Client.List(t.Context(), pods, client.InNamespace(ns)); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, errStale) || len(pods.Items) > 0 {
+		t.Errorf("the start has %d pods, and returned %v", len(pods.Items), err)
+	}
+}
+
 func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -217,7 +240,6 @@ func TestAStaleCacheNeitherRestartsNorEndsSessions(t *testing.T) {
 		created.Status = v1alpha1.ConversationStatus{}
 		for _, known := range []*v1alpha1.Conversation{early, created} {
 			process := newProcess(staleCache{Client: manager, conversation: known}, manager)
-			process.memory.update(created, func(m *memoryEntry) { m.created = known == created })
 			_, err := process.Reconcile(t.Context(), requestFor(ns, "done"))
 			if left := gone(t, k.object()); err == nil || left != nil {
 				t.Errorf("the session started again: %v, %v", err, left)
@@ -500,12 +522,12 @@ func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 }
 
 func (r *conversationReconciler) forgetFailures() {
-	r.memory.entries.Range(func(name, entry any) bool {
-		e := entry.(memoryEntry)
-		e.failures = 0
-		r.memory.entries.Store(name, e)
-		return true
-	})
+	r.memory.mu.Lock()
+	defer r.memory.mu.Unlock()
+	for name, entry := range r.memory.entries {
+		entry.failures = 0
+		r.memory.entries[name] = entry
+	}
 }
 
 func pause(ctx context.Context) {

@@ -20,16 +20,13 @@ import (
 // the memory is lost, the only effect is that the API server refuses some requests. A running
 // session has no entry.
 type memory struct {
-	mu      sync.Mutex // locked during an update
-	entries sync.Map   // types.NamespacedName to memoryEntry
+	mu      sync.Mutex
+	entries map[types.NamespacedName]memoryEntry
 	turns   retryTurns
 }
 
 type memoryEntry struct {
 	uid types.UID
-	// created is set when this process sees the creation of the Conversation. It is reset when the
-	// process starts the session or writes the status.
-	created bool
 	// staleVersions are the resourceVersions before this process's last status writes. While the
 	// cache still shows one of these versions, any decision would be outdated and its write would
 	// conflict. The next reconcile that finds another version in the cache clears the slice.
@@ -61,8 +58,15 @@ type refusal struct {
 const podTimeout = 10 * time.Second
 
 func (m *memory) get(c *v1alpha1.Conversation) memoryEntry {
-	if entry, known := m.entries.Load(client.ObjectKeyFromObject(c)); known && entry.(memoryEntry).uid == c.UID {
-		return entry.(memoryEntry)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.entry(c)
+}
+
+// entry returns the entry of a Conversation. The caller holds the lock.
+func (m *memory) entry(c *v1alpha1.Conversation) memoryEntry {
+	if entry, known := m.entries[client.ObjectKeyFromObject(c)]; known && entry.uid == c.UID {
+		return entry
 	}
 	return memoryEntry{uid: c.UID}
 }
@@ -70,17 +74,24 @@ func (m *memory) get(c *v1alpha1.Conversation) memoryEntry {
 func (m *memory) update(c *v1alpha1.Conversation, change func(*memoryEntry)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	entry := m.get(c)
+	entry := m.entry(c)
 	change(&entry)
-	if !entry.created && len(entry.staleVersions) == 0 && entry.podAttempt == 0 && entry.refusal.err == nil &&
-		entry.failures == 0 && entry.missing == "" {
-		m.forget(client.ObjectKeyFromObject(c))
+	if len(entry.staleVersions) == 0 && entry.podAttempt == 0 && entry.refusal.err == nil && entry.failures == 0 &&
+		entry.missing == "" {
+		delete(m.entries, client.ObjectKeyFromObject(c))
 		return
 	}
-	m.entries.Store(client.ObjectKeyFromObject(c), entry)
+	if m.entries == nil {
+		m.entries = map[types.NamespacedName]memoryEntry{}
+	}
+	m.entries[client.ObjectKeyFromObject(c)] = entry
 }
 
-func (m *memory) forget(name types.NamespacedName) { m.entries.Delete(name) }
+func (m *memory) forget(name types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.entries, name)
+}
 
 // expectsPod reports whether this process created the pod of the current attempt a short time ago.
 func (r memoryEntry) expectsPod(c *v1alpha1.Conversation, now time.Time) bool {

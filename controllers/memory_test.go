@@ -18,7 +18,7 @@ import (
 func TestTheManagerForgetsADeletedConversation(t *testing.T) {
 	var m memory
 	c := makeConversation("ns", "c").Conversation
-	m.update(c, func(r *memoryEntry) { r.created, r.podAttempt, r.podCreated = true, 1, at(0) })
+	m.update(c, func(r *memoryEntry) { r.podAttempt, r.podCreated = 1, at(0) })
 	m.update(c, func(r *memoryEntry) { r.recordRefusal(c, errors.New("no"), at(1)) })
 	m.update(c, func(r *memoryEntry) { r.recordRefusal(c, errors.New("still no"), at(5)) })
 	known := m.get(c)
@@ -40,11 +40,11 @@ func TestTheManagerForgetsADeletedConversation(t *testing.T) {
 	if got := m.get(recreated); !reflect.DeepEqual(got, memoryEntry{uid: "another-uid"}) {
 		t.Errorf("a recreated Conversation has the entry %+v", got)
 	}
-	m.update(c, func(r *memoryEntry) { r.created, r.podAttempt, r.refusal = false, 0, refusal{} })
-	if _, found := m.entries.Load(client.ObjectKeyFromObject(c)); found {
+	m.update(c, func(r *memoryEntry) { r.podAttempt, r.refusal = 0, refusal{} })
+	if len(m.entries) > 0 {
 		t.Error("an empty entry is kept")
 	}
-	m.update(c, func(r *memoryEntry) { r.created = true })
+	m.update(c, func(r *memoryEntry) { r.failures = 1 })
 	m.forget(client.ObjectKeyFromObject(c))
 	if got := m.get(c); !reflect.DeepEqual(got, memoryEntry{uid: c.UID}) {
 		t.Errorf("a forgotten Conversation has the entry %+v", got)

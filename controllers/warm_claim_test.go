@@ -113,14 +113,14 @@ func TestAStalledManagerCannotAdoptAPodAfterTheSessionStopped(t *testing.T) {
 	}
 }
 
-// hookedCreations calls a function before each creation of a pod.
-type hookedCreations struct {
+// hookedCreations calls a function before each creation of an object of one type.
+type hookedCreations[T client.Object] struct {
 	client.Client
 	before func()
 }
 
-func (h hookedCreations) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
-	if _, isPod := o.(*corev1.Pod); isPod {
+func (h hookedCreations[T]) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	if _, is := o.(T); is {
 		h.before()
 	}
 	return h.Client.Create(ctx, o, opts...)
@@ -133,7 +133,7 @@ func TestAStalledManagerKeepsThePodOfALaterAttempt(t *testing.T) {
 	w := newWarmth(t, 1)
 	w.start("c")
 	stalled, next := w.process(), w.process()
-	stalled.client = hookedCreations{stalled.client, sync.OnceFunc(func() {
+	stalled.client = hookedCreations[*corev1.Pod]{stalled.client, sync.OnceFunc(func() {
 		w.reconcileUntilRunning(next, "c")
 		w.suspend("c", true)
 		w.reconcile(next, "c")
