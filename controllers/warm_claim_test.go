@@ -113,6 +113,37 @@ func TestAStalledManagerCannotAdoptAPodAfterTheSessionStopped(t *testing.T) {
 	}
 }
 
+// A manager is killed between the claim and the adoption of a pod. Only the Secret of the session
+// names the pod then, so the next manager regards the pod as free.
+func TestASurplusPodIsDeletedBeforeAClaimedPod(t *testing.T) {
+	t.Parallel()
+	w := newWarmth(t, 5)
+	filled := w.manage()
+	ready := w.awaitReady(5)
+	filled()
+	w.start("c")
+	killed, next := w.process(ready...), w.process(ready...)
+	next.options.Namespaces = []string{w.namespace}
+	trimmed := false
+	killed.client = hookedPatches{killed.client, func() error {
+		if trimmed {
+			return nil
+		}
+		trimmed = true
+		w.changeClass(func(s *v1alpha1.SessionClassSpec) { s.Warm.Size = 1 })
+		_, err := newWarmPoolReconciler(next).Reconcile(t.Context(), requestFor(w.namespace, w.class))
+		w.awaitReady(1)
+		return errors.Join(err, errors.New("killed"))
+	}}
+	if _, err := killed.Reconcile(t.Context(), requestFor(w.namespace, "c")); err == nil || !trimmed {
+		t.Fatal("the manager was not killed before the adoption")
+	}
+	w.reconcileUntilRunning(next, "c")
+	if c := getConversation(t, w.namespace, "c"); c.Status.Attempt > 1 || c.Status.PodName == "c-session" {
+		t.Errorf("attempt %d runs in %s", c.Status.Attempt, c.Status.PodName)
+	}
+}
+
 // hookedCreations calls a function before each creation of an object of one type.
 type hookedCreations[T client.Object] struct {
 	client.Client

@@ -181,8 +181,8 @@ func (s *warmSet) remove(pod *corev1.Pod) {
 	maps.DeleteFunc(s.claims, func(_ types.NamespacedName, uid types.UID) bool { return uid == pod.UID })
 }
 
-// claim reserves a ready pod with this template for a session; nil means that there is no such pod.
-// A session that claims again gets the same pod.
+// claim reserves the oldest ready pod with this template for a session; nil means that there is no
+// such pod. A session that claims again gets the same pod.
 func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Time) *objects.Claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,12 +190,20 @@ func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Tim
 		return &objects.Claim{Name: own.name, UID: own.uid} // the claim of an earlier try
 	}
 	s.unclaim(session)
-	for uid, pod := range s.ready[key] {
-		take(s.ready, key, uid)
-		pod.claimed, s.claims[session], s.claimed[key.poolKey] = true, uid, now
-		return &objects.Claim{Name: pod.name, UID: uid}
+	if len(s.ready[key]) == 0 {
+		return nil
 	}
-	return nil
+	pod := slices.MinFunc(slices.Collect(maps.Values(s.ready[key])), compareAge)
+	take(s.ready, key, pod.uid)
+	pod.claimed, s.claims[session], s.claimed[key.poolKey] = true, pod.uid, now
+	return &objects.Claim{Name: pod.name, UID: pod.uid}
+}
+
+// compareAge orders pods from the oldest to the newest. Sessions claim the oldest pod of a pool, and
+// the newest pods are surplus. A manager that does not know another manager's claims therefore
+// rarely deletes a claimed pod.
+func compareAge(a, b *warmPod) int {
+	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name, b.name))
 }
 
 // lastClaim returns the time at which this process last claimed a pod of this pool.
@@ -263,7 +271,7 @@ func (s *warmSet) pool(key poolKey, now time.Time) (pods []warmPod, expected int
 			}
 			return 1
 		}
-		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name, b.name))
+		return compareAge(&a, &b)
 	})
 	return pods, len(s.expected[key])
 }
