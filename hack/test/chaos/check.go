@@ -44,12 +44,19 @@ type found struct {
 	running map[types.NamespacedName]int
 	// restarted returns the number of restarts of a Conversation's containers.
 	restarted func(types.UID) int
+	// extra contains the Conversations that had more attempts than starts, keyed by UID.
+	extra map[types.UID]extraAttempts
+}
+
+type extraAttempts struct {
+	count int
+	text  string
 }
 
 // check checks all objects repeatedly until no problem is left or the time is over, and then
-// reports the remaining problems. It returns the last problem that it saw, even if that problem is
-// gone.
-func (w *world) check(ctx context.Context) (last string) {
+// reports the remaining problems. It returns the Conversations with extra attempts, and the last
+// problem that it saw, even if that problem is gone.
+func (w *world) check(ctx context.Context) (extra map[types.UID]extraAttempts, last string) {
 	var problems []problem
 	settling, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -58,6 +65,7 @@ func (w *world) check(ctx context.Context) (last string) {
 		if err != nil {
 			return err
 		}
+		extra = f.extra
 		if problems = w.problems(f); len(problems) == 0 {
 			return nil
 		}
@@ -70,7 +78,29 @@ func (w *world) check(ctx context.Context) (last string) {
 	for _, p := range problems {
 		w.report.violation(p.check, "%s", p.text)
 	}
-	return last
+	return extra, last
+}
+
+// checkExtraAttempts reports the Conversations that had more attempts than starts. A pool may delete
+// a warm pod after a session claimed it and before the session owns it. Such an attempt ran nowhere,
+// so it explains one extra attempt.
+func (h *history) checkExtraAttempts(extra map[types.UID]extraAttempts) {
+	explained := 0
+	for conversation, attempts := range extra {
+		lost := 0
+		for pod := range h.claims[conversation] {
+			if len(h.owners[pod]) == 0 {
+				lost++
+			}
+		}
+		if attempts.count > lost {
+			h.report.violation(checkAttempts, "%s; %d claimed pods never had a session", attempts.text, lost)
+			continue
+		}
+		explained += attempts.count
+	}
+	h.report.note(checkAttempts, "%d conversations; %d attempts ran nowhere, because a pool deleted the claimed pod",
+		len(h.attempt), explained)
 }
 
 func (w *world) find(ctx context.Context) (*found, error) {
@@ -79,7 +109,7 @@ func (w *world) find(ctx context.Context) (*found, error) {
 		settings:      map[types.NamespacedName]*v1alpha1.UserSettings{},
 		pods:          map[types.NamespacedName]*corev1.Pod{}, secrets: map[types.NamespacedName]*corev1.Secret{},
 		podsOf: map[types.UID]*corev1.Pod{}, uids: map[types.UID]bool{}, running: map[types.NamespacedName]int{},
-		class: &v1alpha1.SessionClass{}, restarted: w.bound.restarted,
+		class: &v1alpha1.SessionClass{}, restarted: w.bound.restarted, extra: map[types.UID]extraAttempts{},
 	}
 	err := w.installation.admin.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultSessionClass}, f.class)
 	if err != nil {
@@ -209,10 +239,13 @@ func (t *conversation) problems(f *found) (all []problem) {
 			say(checkLost, "lacks the key of its tool server")
 		}
 	}
-	restarts := f.restarted(c.UID)
-	if s := c.Status; int(s.Restarts) > restarts || s.LastRestart != "" && restarts == 0 || int(s.Attempt) > 1+t.starts {
-		say(checkAttempts, "has attempt %d after %d starts and %d restarts: %s", s.Attempt, t.starts, s.Restarts,
-			s.LastRestart)
+	s, restarts := c.Status, f.restarted(c.UID)
+	described := fmt.Sprintf("has attempt %d after %d starts and %d restarts: %s", s.Attempt, t.starts, s.Restarts,
+		s.LastRestart)
+	if int(s.Restarts) > restarts {
+		say(checkAttempts, "%s", described)
+	} else if count := int(s.Attempt) - 1 - t.starts; count > 0 || s.LastRestart != "" && restarts == 0 {
+		f.extra[c.UID] = extraAttempts{max(1, count), fmt.Sprintf("%s %s", t, described)}
 	}
 	if wrong := t.wrongState(c, f); wrong != "" {
 		say(checkStates, "is %s, %s: %s; %s", c.Status.State, c.Status.Reason, c.Status.Message, wrong)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -61,15 +62,15 @@ type history struct {
 	madeOf   map[string]map[types.UID]bool
 	attempt  map[types.UID]int
 	versions int
-	// owners maps the UID of each pod to the UIDs of the Conversations that owned the pod.
-	owners map[types.UID]map[types.UID]bool
+	// owners maps the UID of each pod to the UIDs of the Conversations that owned the pod. claims maps
+	// the UID of each Conversation to the UIDs of the pods that its Secrets claimed.
+	owners, claims map[types.UID]map[types.UID]bool
 }
 
 // checkHistory checks every version of the objects of Parley and its users, even if an object
 // existed only for a moment. It restarts the API server without a watch cache, so that a watch
-// reads the old versions from etcd, where nothing was compacted. checkHistory returns the
-// Conversations that owned each pod.
-func (i *installation) checkHistory(ctx context.Context, r *report) (map[types.UID]map[types.UID]bool, error) {
+// reads the old versions from etcd, where nothing was compacted.
+func (i *installation) checkHistory(ctx context.Context, r *report) (*history, error) {
 	i.apiServer.stop()
 	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")
 	process, err := i.plane.APIServer()
@@ -85,7 +86,8 @@ func (i *installation) checkHistory(ctx context.Context, r *report) (map[types.U
 		return nil, err
 	}
 	h := &history{report: r, podsOf: map[string]map[types.UID]bool{}, madeOf: map[string]map[types.UID]bool{},
-		attempt: map[types.UID]int{}, owners: map[types.UID]map[types.UID]bool{}}
+		attempt: map[types.UID]int{}, owners: map[types.UID]map[types.UID]bool{},
+		claims: map[types.UID]map[types.UID]bool{}}
 	if err := i.readAll(ctx, h); err != nil {
 		return nil, err
 	}
@@ -100,12 +102,11 @@ func (i *installation) checkHistory(ctx context.Context, r *report) (map[types.U
 		}
 	}
 	r.note(checkPods, "%d attempts of %d conversations", len(h.podsOf), len(h.attempt))
-	r.note(checkAttempts, "%d conversations", len(h.attempt))
 	r.note(checkOnce, "%d requests, %d versions of all objects", len(h.madeOf), h.versions)
 	if len(h.podsOf) == 0 || len(h.madeOf) == 0 {
 		return nil, errors.New("the history of pods or Conversations is empty")
 	}
-	return h.owners, nil
+	return h, nil
 }
 
 // readAll reads all versions of the objects of Parley and its users. Of all other objects, it reads
@@ -236,6 +237,9 @@ func (h *history) take(path string, v *version, text []byte) {
 	name := path + " " + m.Namespace + "/" + m.Name
 	switch path {
 	case secretsPath:
+		if _, pod, isClaim := strings.Cut(m.Annotations[v1alpha1.AnnotationPod], "/"); isClaim {
+			put(h.claims, uidOf(&m), types.UID(pod))
+		}
 		text = withoutData(text)
 	case podsPath:
 		if owner := uidOf(&m); owner != "" {

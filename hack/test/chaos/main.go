@@ -195,17 +195,18 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 		return fmt.Errorf("a process did not become ready again: %w", err)
 	}
 	say("the kills are over, and all processes are ready again")
-	last := w.check(ctx)
+	extra, last := w.check(ctx)
 	say("the state has settled; the last temporary problem: %s", cmp.Or(last, "none"))
 	r.note(checkNode, "%d pods ran", kubelet.Started())
 	i.scrape(ctx, r)
 	stopScraping()
-	owners, err := i.checkHistory(ctx, r)
+	past, err := i.checkHistory(ctx, r)
 	if err != nil {
 		return fmt.Errorf("read the history from etcd: %w", err)
 	}
+	past.checkExtraAttempts(extra)
 	if o.pool > 0 {
-		w.bound.check(owners)
+		w.bound.check(past.owners)
 	}
 	return i.checkLogs(r, filepath.Join(dir, "logs"))
 }
