@@ -73,7 +73,7 @@ const largeObject = 1 << 20
 func openRepository(dir string) (*git.Repository, error) {
 	storage := filesystem.NewStorageWithOptions(gitDir(dir), cache.NewObjectLRUDefault(),
 		filesystem.Options{LargeObjectThreshold: largeObject})
-	return git.Open(storage, osfs.New(dir))
+	return workspace.OpenAnyNames(storage, dir)
 }
 
 func gitDir(dir string) billy.Filesystem { return osfs.New(filepath.Join(dir, git.GitDirName)) }

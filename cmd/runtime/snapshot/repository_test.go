@@ -92,6 +92,8 @@ func TestACloneIsRestoredEvenIfItsBranchHasNewCommits(t *testing.T) {
 		"an untracked executable":              {"", "echo own > own; chmod 755 own", ""},
 		"a deleted main branch":                {"", "git checkout -q -b topic; git branch -q -D main; echo own > own", ""},
 		"an empty worktree":                    {"", "rm -r d", ""},
+		"names that Windows reserves": {"", "echo 4 > d/aux.c; git add .; git commit -q -m own; echo 5 > d/aux.c; " +
+			"echo own > d/nul", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
