@@ -57,7 +57,7 @@ func init() {
 	client.InstallProtocol("https", overHTTP)
 }
 
-// fetch clones the branch into dir. It retries transient failures until Patience has passed. A
+// fetch clones the branch into dir, without a work tree. It retries transient failures until Patience has passed. A
 // pod's network may start after its processes, and hosts have short outages.
 func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	bounded, cancel := context.WithTimeout(ctx, o.Patience)
@@ -96,7 +96,8 @@ func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 }
 
 func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) error {
-	options := &git.CloneOptions{URL: remote.URL.String(), SingleBranch: true, Depth: 1, Tags: git.NoTags}
+	options := &git.CloneOptions{URL: remote.URL.String(), SingleBranch: true, Depth: 1, Tags: git.NoTags,
+		NoCheckout: true}
 	if o.Repository.Branch != "" {
 		options.ReferenceName = plumbing.NewBranchReferenceName(o.Repository.Branch)
 	}
@@ -110,9 +111,7 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	if o.History {
 		options.Depth, options.SingleBranch = 0, false
 	}
-	// Keep the packfile open. PlainClone would open it again for each file of the work tree.
-	storage := filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, git.GitDirName)), cache.NewObjectLRUDefault(),
-		filesystem.Options{KeepDescriptors: true})
+	storage := openStorage(dir)
 	defer storage.Close()
 	repository, err := git.CloneContext(ctx, storage, osfs.New(dir), options)
 	if errors.Is(err, transport.ErrEmptyRemoteRepository) && o.Repository.Branch == "" {
@@ -131,6 +130,13 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	}
 	settings.Remotes[git.DefaultRemoteName].Fetch = []config.RefSpec{allBranches}
 	return repository.SetConfig(settings)
+}
+
+// openStorage opens the storage of a clone, and keeps its packfile open. By default, go-git opens the
+// packfile again for each file of the work tree.
+func openStorage(dir string) *filesystem.Storage {
+	return filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, git.GitDirName)), cache.NewObjectLRUDefault(),
+		filesystem.Options{KeepDescriptors: true})
 }
 
 func initialise(dir, remote string) (*git.Repository, error) {

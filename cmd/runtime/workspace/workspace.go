@@ -129,6 +129,9 @@ func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.
 	}
 	defer os.RemoveAll(temporary)
 	if err = o.fetch(ctx, remote, temporary); err == nil {
+		err = checkout(ctx, temporary)
+	}
+	if err == nil {
 		err = os.Chmod(temporary, 0o755)
 	}
 	if err == nil {
