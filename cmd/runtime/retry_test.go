@@ -62,13 +62,13 @@ func (s *snapshotTries) record(state session.State) {
 	synctest.Wait()
 }
 
-func (s *snapshotTries) fails(err error) {
+func (s *snapshotTries) setFailure(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failure = err
 }
 
-func (s *snapshotTries) wants(when string, want int) {
+func (s *snapshotTries) expect(when string, want int) {
 	s.Helper()
 	synctest.Wait()
 	s.mu.Lock()
@@ -83,28 +83,28 @@ func (s *snapshotTries) wants(when string, want int) {
 func TestAFailedSnapshotIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSnapshotTries(t)
-		s.fails(errors.New("the archive is away"))
+		s.setFailure(errors.New("the archive is away"))
 		s.record(session.StateRunning)
 		time.Sleep(time.Hour)
-		s.wants("during the first turn", 0)
+		s.expect("during the first turn", 0)
 		s.record(session.StateAwaiting)
-		s.wants("after the turn", 1)
+		s.expect("after the turn", 1)
 		time.Sleep(firstRetry + time.Second) // in the fake time of synctest, as below
-		s.wants("after a minute", 2)
+		s.expect("after a minute", 2)
 		time.Sleep(time.Hour)
-		s.wants("after an hour", 9) // after 2, 4, 8, 10, 10, 10 and 10 minutes
+		s.expect("after an hour", 9) // after 2, 4, 8, 10, 10, 10 and 10 minutes
 		s.record(session.StateRunning)
 		time.Sleep(time.Hour)
-		s.wants("during a turn", 9)
-		s.fails(nil)
+		s.expect("during a turn", 9)
+		s.setFailure(nil)
 		s.record(session.StateAwaiting)
-		s.wants("after the next turn", 10)
+		s.expect("after the next turn", 10)
 		time.Sleep(time.Hour)
-		s.wants("after success", 10)
-		s.fails(snapshot.ErrTooLarge)
+		s.expect("after success", 10)
+		s.setFailure(snapshot.ErrTooLarge)
 		s.record(session.StateAwaiting)
 		time.Sleep(time.Hour)
-		s.wants("after work that is too large", 11)
+		s.expect("after work that is too large", 11)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.notices) != 3 || !strings.Contains(s.notices[1], "in the archive works again") {
@@ -121,17 +121,17 @@ func TestTheFirstSnapshotWaitsForATurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSnapshotTries(t, earlier...)
-				s.wants("at the start", 0)
+				s.expect("at the start", 0)
 				if !turn {
 					time.Sleep(wakeDelay + time.Second)
-					s.wants("without a turn", 1)
+					s.expect("without a turn", 1)
 					return
 				}
 				s.record(session.StateRunning)
 				time.Sleep(time.Hour)
-				s.wants("during the turn", 0)
+				s.expect("during the turn", 0)
 				s.record(session.StateAwaiting)
-				s.wants("after the turn", 1)
+				s.expect("after the turn", 1)
 			})
 		})
 	}
