@@ -19,6 +19,8 @@ import (
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
+
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
 // Target is the fresh workspace of an attempt that restores a snapshot.
@@ -110,7 +112,7 @@ func (a *applier) part(ctx context.Context, header *tar.Header, from io.Reader) 
 	case strings.HasPrefix(name, objectsPrefix):
 		return a.writeObject(strings.TrimPrefix(name, objectsPrefix), header.Size, from)
 	}
-	if err := a.checkOut(); err != nil {
+	if err := a.checkOut(ctx); err != nil {
 		return err
 	}
 	switch name := header.Name; {
@@ -192,12 +194,16 @@ func (a *applier) writeObject(name string, size int64, from io.Reader) error {
 
 // checkOut checks out the snapshot's commit. It then removes the files of this commit that
 // were missing in the saved clone. The caller must have written all git objects.
-func (a *applier) checkOut() error {
+func (a *applier) checkOut(ctx context.Context) error {
 	if a.repository == nil || a.checkedOut {
 		return nil
 	}
 	a.checkedOut = true
-	if err := setRefs(a.repository, a.state.Repository); err != nil {
+	moved, err := setRefs(a.repository, a.state.Repository)
+	if err == nil && moved {
+		err = workspace.CheckOut(ctx, a.Clone)
+	}
+	if err != nil {
 		return fmt.Errorf("check out the commit of the snapshot: %w", err)
 	}
 	root := a.roots[inClone]

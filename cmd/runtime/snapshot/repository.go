@@ -66,13 +66,10 @@ type clone struct {
 // of the clone.
 var errUnsupported = errors.New("the clone uses a git feature that is not supported")
 
-// largeObject is the size in bytes above which objects are streamed instead of read into memory.
-const largeObject = 1 << 20
-
 // openRepository opens a clone. It streams large objects, because the agent may commit gigabytes.
 func openRepository(dir string) (*git.Repository, error) {
 	storage := filesystem.NewStorageWithOptions(gitDir(dir), cache.NewObjectLRUDefault(),
-		filesystem.Options{LargeObjectThreshold: largeObject})
+		filesystem.Options{LargeObjectThreshold: workspace.LargeObject})
 	return workspace.OpenAnyNames(storage, dir)
 }
 
@@ -329,12 +326,16 @@ func (c *clone) objectSize() (size int64, err error) {
 	return size, nil
 }
 
-// setRefs sets a fresh clone's references and checks out the current commit.
-func setRefs(repository *git.Repository, state *repositoryState) error {
-	storage := repository.Storer
+// setRefs sets a fresh clone's references. It reports whether the clone then has another current
+// commit.
+func setRefs(repository *git.Repository, state *repositoryState) (moved bool, err error) {
+	storage, before := repository.Storer, plumbing.ZeroHash
+	if head, err := repository.Head(); err == nil {
+		before = head.Hash()
+	}
 	refs, err := repository.References()
 	if err != nil {
-		return err
+		return false, err
 	}
 	var stale []plumbing.ReferenceName
 	err = refs.ForEach(func(ref *plumbing.Reference) error {
@@ -344,44 +345,37 @@ func setRefs(repository *git.Repository, state *repositoryState) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	for name, hash := range state.Refs {
 		ref := plumbing.NewHashReference(plumbing.ReferenceName(name), plumbing.NewHash(hash))
 		if !strings.HasPrefix(name, branchPrefix) && name != stashRef {
-			return fmt.Errorf("%q is not a branch", name)
+			return false, fmt.Errorf("%q is not a branch", name)
 		}
 		if err := storage.SetReference(ref); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if err := setRemotes(storage, state.Remotes); err != nil {
-		return err
+		return false, err
 	}
 	head := plumbing.NewSymbolicReference(plumbing.HEAD, plumbing.ReferenceName(state.Head))
 	if !strings.HasPrefix(state.Head, branchPrefix) {
 		head = plumbing.NewHashReference(plumbing.HEAD, plumbing.NewHash(state.Head))
 	}
 	if err := storage.SetReference(head); err != nil {
-		return err
+		return false, err
 	}
 	for _, name := range stale {
 		if err := storage.RemoveReference(name); err != nil {
-			return err
+			return false, err
 		}
 	}
 	current, err := repository.Head()
 	if errors.Is(err, plumbing.ErrReferenceNotFound) {
-		return nil // a branch without a commit
+		return false, nil // a branch without a commit
 	}
-	if err != nil {
-		return err
-	}
-	tree, err := repository.Worktree()
-	if err != nil {
-		return err
-	}
-	return tree.Reset(&git.ResetOptions{Commit: current.Hash(), Mode: git.HardReset})
+	return err == nil && current.Hash() != before, err
 }
 
 // setRemotes sets the remote-tracking branches that a fresh clone lacks. It skips branches whose

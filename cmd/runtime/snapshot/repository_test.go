@@ -65,7 +65,8 @@ func (a *testArchive) restoreClone(url string) (Source, *Applied, error) {
 }
 
 const observed = `git status --porcelain; git for-each-ref refs/heads refs/stash; git rev-parse HEAD
-	git symbolic-ref -q HEAD || true; git stash list | wc -l; (cat d/* own 2>/dev/null || true)
+	git symbolic-ref -q HEAD || true; git stash list | wc -l; readlink own d/etc || true
+	(cat d/* own con/* 2>/dev/null || true)
 	git fsck --no-dangling 2>/dev/null`
 
 const pushed = "git checkout -q -b topic; echo 4 > d/4; git add .; git commit -q -m own; git push -q origin topic"
@@ -92,8 +93,10 @@ func TestACloneIsRestoredEvenIfItsBranchHasNewCommits(t *testing.T) {
 		"an untracked executable":              {"", "echo own > own; chmod 755 own", ""},
 		"a deleted main branch":                {"", "git checkout -q -b topic; git branch -q -D main; echo own > own", ""},
 		"an empty worktree":                    {"", "rm -r d", ""},
-		"names that Windows reserves": {"", "echo 4 > d/aux.c; git add .; git commit -q -m own; echo 5 > d/aux.c; " +
-			"echo own > d/nul", ""},
+		"names that Windows reserves": {"", "mkdir con; echo 4 > con/aux.c; git add .; git commit -q -m own; " +
+			"echo 5 > con/aux.c; echo own > d/nul", ""},
+		"absolute links": {"", "ln -s /etc/hostname own; git add .; git commit -q -m own; ln -s /etc d/etc; readlink own " +
+			"d/etc", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
 // ErrNoRepository says that a directory is not a git repository.
@@ -99,6 +100,13 @@ func compare(ctx context.Context, dir, base string) (*Changes, error) {
 	if err != nil {
 		return nil, ErrNoRepository
 	}
+	storage, onDisk := repository.Storer.(*filesystem.Storage)
+	if _, err := repository.Worktree(); err != nil || !onDisk {
+		return nil, ErrNoRepository // a bare repository has no files
+	}
+	if repository, err = OpenAnyNames(storage, dir); err != nil {
+		return nil, err
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
@@ -127,7 +135,7 @@ func (c *Changes) find(ctx context.Context, repository *git.Repository) error {
 	}
 	tree, err := repository.Worktree()
 	if err != nil {
-		return ErrNoRepository // a bare repository has no files
+		return err
 	}
 	status, err := tree.Status()
 	if err != nil {

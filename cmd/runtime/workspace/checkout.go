@@ -22,25 +22,32 @@ import (
 // indexVersion is the version of the index file. All versions of git can read it.
 const indexVersion = 2
 
-// maxDepth limits how deep directories may be nested.
-const maxDepth = 1000
-
-// checkedOut is the work tree of a new clone.
-type checkedOut struct {
+// workTree is the work tree of a clone during a checkout.
+type workTree struct {
 	objects storer.EncodedObjectStorer
 	root    *os.Root
 	index   index.Index
 }
 
-// checkout writes the files of the current commit into the new clone in dir. A clone without commits
-// stays empty. checkout is faster than the checkout of go-git, which compares the commit with the
-// index and the directory, and checks all parent directories of each file. Like git on Linux, it
-// accepts file names that Windows reserves, such as aux.c.
-func checkout(ctx context.Context, dir string) error {
+// CheckOut replaces the files of the clone in dir by those of the current commit. Without a commit,
+// no file is left. CheckOut is faster than the checkout of go-git, which compares the commit with the
+// index and the files, and checks all parent directories of each file. Like git on Linux, CheckOut
+// accepts file names that Windows reserves, such as aux.c, and does not change the targets of
+// symbolic links.
+func CheckOut(ctx context.Context, dir string) error {
 	storage := openStorage(dir)
 	defer storage.Close()
 	repository, err := git.Open(storage, nil)
 	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	w := &workTree{objects: storage, root: root, index: index.Index{Version: indexVersion}}
+	if err := w.clear(); err != nil {
 		return err
 	}
 	head, err := repository.Head()
@@ -54,26 +61,38 @@ func checkout(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
+	if err := w.writeTree(ctx, "", commit.TreeHash); err != nil {
+		return err
+	}
+	return storage.SetIndex(&w.index)
+}
+
+// clear removes all files, except the directory .git.
+func (w *workTree) clear() error {
+	dir, err := w.root.Open(".")
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	work := &checkedOut{objects: storage, root: root, index: index.Index{Version: indexVersion}}
-	if err := work.writeTree(ctx, "", commit.TreeHash, 0); err != nil {
+	names, err := dir.Readdirnames(-1)
+	if err := errors.Join(err, dir.Close()); err != nil {
 		return err
 	}
-	return storage.SetIndex(&work.index)
+	for _, name := range names {
+		if name == git.GitDirName {
+			continue
+		}
+		if err := w.root.RemoveAll(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeTree writes the entries of a directory. Each entry must be new. A directory with two entries
 // of the same name is therefore an error, and nothing is written through a symbolic link of the
 // commit.
-func (w *checkedOut) writeTree(ctx context.Context, dir string, hash plumbing.Hash, depth int) error {
+func (w *workTree) writeTree(ctx context.Context, dir string, hash plumbing.Hash) error {
 	tree, err := object.GetTree(w.objects, hash)
-	if err == nil && depth > maxDepth {
-		err = errors.New("the directories are nested too deep")
-	}
 	if err != nil {
 		return fmt.Errorf("check out %q: %w", dir, err)
 	}
@@ -87,9 +106,11 @@ func (w *checkedOut) writeTree(ctx context.Context, dir string, hash plumbing.Ha
 		case err != nil:
 		case strings.Contains(entry.Name, "/"):
 			err = errors.New("the name of a file contains a slash")
+		case len(w.root.Name())+len("/")+len(name) >= syscall.PathMax:
+			err = syscall.ENAMETOOLONG // other programs could not open the file
 		case entry.Mode == filemode.Dir:
 			if err = w.root.Mkdir(name, 0o755); err == nil {
-				if err := w.writeTree(ctx, name, entry.Hash, depth+1); err != nil {
+				if err := w.writeTree(ctx, name, entry.Hash); err != nil {
 					return err
 				}
 			}
@@ -105,7 +126,7 @@ func (w *checkedOut) writeTree(ctx context.Context, dir string, hash plumbing.Ha
 
 // writeEntry writes a file, a symbolic link or the directory of a submodule, and adds it to the
 // index.
-func (w *checkedOut) writeEntry(name string, entry *object.TreeEntry) (err error) {
+func (w *workTree) writeEntry(name string, entry *object.TreeEntry) (err error) {
 	added, info := &index.Entry{Name: name, Hash: entry.Hash, Mode: entry.Mode}, os.FileInfo(nil)
 	switch entry.Mode {
 	case filemode.Submodule:
@@ -114,9 +135,10 @@ func (w *checkedOut) writeEntry(name string, entry *object.TreeEntry) (err error
 		info, err = w.writeLink(name, entry.Hash)
 	case filemode.Executable:
 		info, err = w.writeFile(name, entry.Hash, 0o755)
-	default: // git treats other modes like this
-		added.Mode = filemode.Regular
+	case filemode.Regular:
 		info, err = w.writeFile(name, entry.Hash, 0o644)
+	default:
+		err = fmt.Errorf("the mode %s is unknown", entry.Mode)
 	}
 	if err != nil {
 		return err
@@ -134,7 +156,7 @@ func (w *checkedOut) writeEntry(name string, entry *object.TreeEntry) (err error
 	return nil
 }
 
-func (w *checkedOut) writeFile(name string, hash plumbing.Hash, mode os.FileMode) (info os.FileInfo, err error) {
+func (w *workTree) writeFile(name string, hash plumbing.Hash, mode os.FileMode) (info os.FileInfo, err error) {
 	content, err := w.open(hash)
 	if err != nil {
 		return nil, err
@@ -151,9 +173,9 @@ func (w *checkedOut) writeFile(name string, hash plumbing.Hash, mode os.FileMode
 	return file.Stat()
 }
 
-func (w *checkedOut) writeLink(name string, hash plumbing.Hash) (os.FileInfo, error) {
+func (w *workTree) writeLink(name string, hash plumbing.Hash) (os.FileInfo, error) {
 	if strings.EqualFold(path.Base(name), ".gitmodules") {
-		return nil, errors.New("a symbolic link must not have this name") // as in git
+		return nil, errors.New("a symbolic link must not have this name") // git refuses it, too
 	}
 	content, err := w.open(hash)
 	if err != nil {
@@ -170,7 +192,7 @@ func (w *checkedOut) writeLink(name string, hash plumbing.Hash) (os.FileInfo, er
 	return w.root.Lstat(name)
 }
 
-func (w *checkedOut) open(hash plumbing.Hash) (io.ReadCloser, error) {
+func (w *workTree) open(hash plumbing.Hash) (io.ReadCloser, error) {
 	blob, err := object.GetBlob(w.objects, hash)
 	if err != nil {
 		return nil, err

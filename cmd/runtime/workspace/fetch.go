@@ -44,6 +44,9 @@ const (
 // branches.
 const allBranches config.RefSpec = "+refs/heads/*:refs/remotes/origin/*"
 
+// LargeObject is the size in bytes above which objects are streamed instead of read into memory.
+const LargeObject = 1 << 20
+
 // ErrNoBranch says that the repository does not have the session's branch.
 var ErrNoBranch = errors.New("it has no branch")
 
@@ -132,11 +135,11 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	return repository.SetConfig(settings)
 }
 
-// openStorage opens the storage of a clone, and keeps its packfile open. By default, go-git opens the
-// packfile again for each file of the work tree.
+// openStorage opens the storage of a clone. It keeps the packfile open, which go-git otherwise opens
+// again for each file of the work tree, and streams large objects.
 func openStorage(dir string) *filesystem.Storage {
 	return filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, git.GitDirName)), cache.NewObjectLRUDefault(),
-		filesystem.Options{KeepDescriptors: true})
+		filesystem.Options{KeepDescriptors: true, LargeObjectThreshold: LargeObject})
 }
 
 func initialise(dir, remote string) (*git.Repository, error) {

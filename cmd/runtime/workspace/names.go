@@ -1,6 +1,8 @@
 package workspace
 
 import (
+	"errors"
+
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/config"
@@ -8,9 +10,8 @@ import (
 )
 
 // OpenAnyNames opens a clone with a work tree in dir. Like git on Linux, the returned repository
-// accepts file names that Windows reserves, such as aux.c. A repository of git.Open cannot check out
-// such files. The caller must not store the configuration of the repository, because it differs from
-// the file.
+// accepts names that Windows reserves, such as aux. A repository of git.Open cannot compare a
+// directory with such a name.
 func OpenAnyNames(storage *filesystem.Storage, dir string) (*git.Repository, error) {
 	return git.Open(anyNames{storage}, osfs.New(dir))
 }
@@ -24,4 +25,9 @@ func (s anyNames) Config() (*config.Config, error) {
 		settings.Core.ProtectNTFS = config.OptBoolFalse
 	}
 	return settings, err
+}
+
+// SetConfig fails, because it would store the disabled check.
+func (anyNames) SetConfig(*config.Config) error {
+	return errors.New("the configuration of this clone is read-only")
 }

@@ -50,8 +50,8 @@ func TestChangesAreComparedWithTheCommitThatWasClonedFirst(t *testing.T) {
 		}
 		return strings.TrimSpace(string(output))
 	}
-	first := git(`git init -q -b main . && echo 1 > a && echo 1 > b && echo .parley/ > .gitignore && echo 1 > aux.c && git ` +
-		`add . && git commit -qm one && git rev-parse HEAD`)
+	first := git(`git init -q -b main . && echo 1 > a && echo 1 > b && echo .parley/ > .gitignore && mkdir con && ` +
+		`echo 1 > con/aux.c && git add . && git commit -qm one && git rev-parse HEAD`)
 	records, err := workspace.OpenRecords(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestChangesAreComparedWithTheCommitThatWasClonedFirst(t *testing.T) {
 		t.Errorf("the base is %s", base)
 	}
 	second := git(`git checkout -qb work && echo 2 > a && git commit -qam two && echo 3 > b && echo new > c && ` +
-		`echo 2 > aux.c && git rev-parse HEAD`)
+		`echo 2 > con/aux.c && git rev-parse HEAD`)
 	// A later attempt clones another commit, but the base stays the commit of the first attempt.
 	base := records.Base(second)
 	changes, err := workspace.Compare(t.Context(), dir, base, func() {})
@@ -69,7 +69,7 @@ func TestChangesAreComparedWithTheCommitThatWasClonedFirst(t *testing.T) {
 	}
 	defer changes.Close()
 	if got, want := fmt.Sprint(changes.Branch, changes.Commit, changes.Files), fmt.Sprint("work", second,
-		"[{M a} {M aux.c} {M b} {U c}]"); got != want {
+		"[{M a} {M b} {U c} {M con/aux.c}]"); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if _, err := workspace.Compare(t.Context(), t.TempDir(), base, func() {}); !errors.Is(err, workspace.ErrNoRepository) {

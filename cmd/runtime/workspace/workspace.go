@@ -129,7 +129,7 @@ func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.
 	}
 	defer os.RemoveAll(temporary)
 	if err = o.fetch(ctx, remote, temporary); err == nil {
-		err = checkout(ctx, temporary)
+		err = CheckOut(ctx, temporary)
 	}
 	if err == nil {
 		err = os.Chmod(temporary, 0o755)
