@@ -58,7 +58,8 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
 	}
-	// Both run at the same time, because no pod is adopted or created before both have succeeded.
+	// removeWarmPod and ensureClaim run at the same time, because no pod is adopted or created before
+	// both have succeeded.
 	var group errgroup.Group
 	group.Go(func() error { return r.removeWarmPod(ctx, c) })
 	claim, err := r.ensureClaim(ctx, c, start)

@@ -112,8 +112,8 @@ func (r *conversationReconciler) removeWarmPod(ctx context.Context, c *v1alpha1.
 
 // discardClaim deletes the warm pod that the session's Secret claims, unless a session adopted the
 // pod. After the deletion, no manager can adopt the pod, so the Secret may be deleted too.
-// discardClaim returns false if the current attempt of the session adopted the pod. Otherwise, it
-// also ends the claim in the manager's memory.
+// discardClaim returns false if the current attempt of the session adopted the pod. If it discards
+// the claim, it also ends the claim in the manager's memory.
 func (r *conversationReconciler) discardClaim(ctx context.Context, c *v1alpha1.Conversation,
 	secret *corev1.Secret) (bool, error) {
 	claim := objects.ClaimIn(secret.Annotations)

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -214,11 +215,18 @@ func TestAWarmPodIsDeletedToMakeRoomForARefusedSession(t *testing.T) {
 	t.Parallel()
 	w := newWarmth(t, 3)
 	w.manage()
-	w.awaitReady(3)
+	before := w.awaitReady(3)
+	slices.SortFunc(before, func(a, b corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
 	quota := denyPods(t, w.namespace)
 	w.start("c", func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} })
 	awaitState(t, w.namespace, "c", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	w.awaitReady(2)
+	for _, pod := range w.awaitReady(2) {
+		if pod.UID == before[2].UID {
+			t.Errorf("the newest pod %s is left; a session claims the oldest one", pod.Name)
+		}
+	}
 	if err := env.Client.Delete(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}

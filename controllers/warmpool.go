@@ -258,22 +258,29 @@ func (r *warmPoolReconciler) builder(ctx context.Context, namespace string,
 // whether a pod is not ready yet. Claimed pods no longer belong to the pool.
 func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *objects.WarmPods, wanted int,
 	now time.Time) (missing int, starting bool, err error) {
-	found, count := r.set.pool(key, now)
+	found, expected := r.set.pool(key, now)
+	var kept, surplus []warmPod
 	for _, pod := range found {
 		if pod.leaving || pod.claimed {
 			continue
 		}
-		surplus := count >= wanted || pod.failed || pods == nil || pod.hash != pods.Hash || pod.owner != pods.Owner.UID
-		if !surplus && !pod.ready && now.Sub(pod.created) > podTimeout {
-			if surplus, err = r.incomplete(ctx, pod, pods.HasVolume()); err != nil {
+		unfit := pod.failed || pods == nil || pod.hash != pods.Hash || pod.owner != pods.Owner.UID
+		if !unfit && !pod.ready && now.Sub(pod.created) > podTimeout {
+			if unfit, err = r.incomplete(ctx, pod, pods.HasVolume()); err != nil {
 				return 0, false, err
 			}
 		}
-		if !surplus && !r.pause.takeRoom(key.namespace) {
-			count++
-			starting = starting || !pod.ready
-			continue
+		if unfit || expected+len(kept) >= wanted {
+			surplus = append(surplus, pod)
+		} else {
+			kept = append(kept, pod)
 		}
+	}
+	for len(kept) > 0 && r.pause.takeRoom(key.namespace) {
+		newest := max(0, countReady(kept)-1) // of the ready pods, because they occupy room on a node
+		surplus, kept = append(surplus, kept[newest]), slices.Delete(kept, newest, newest+1)
+	}
+	for _, pod := range surplus {
 		// The precondition on resourceVersion prevents the deletion of a pod that a session has
 		// just adopted.
 		err := r.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.namespace, Name: pod.name}},
@@ -282,7 +289,16 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 			return 0, false, fmt.Errorf("delete a warm pod: %w", err)
 		}
 	}
-	return wanted - count, starting, nil
+	return wanted - expected - len(kept), countReady(kept) < len(kept), nil
+}
+
+func countReady(pods []warmPod) (n int) {
+	for _, pod := range pods {
+		if pod.ready {
+			n++
+		}
+	}
+	return n
 }
 
 // incomplete reports whether a pod waits for a Secret or a volume that does not exist, because the

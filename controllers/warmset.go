@@ -199,9 +199,9 @@ func (s *warmSet) claim(key readyKey, session types.NamespacedName, now time.Tim
 	return &objects.Claim{Name: pod.name, UID: pod.uid}
 }
 
-// compareAge orders pods from the oldest to the newest. Sessions claim the oldest pod of a pool, and
-// the newest pods are surplus. A manager that does not know another manager's claims therefore
-// rarely deletes a claimed pod.
+// compareAge orders pods from the oldest to the newest. Sessions claim the oldest pods of a pool, and
+// surplus pods are the newest. A manager that does not know the claims of another manager therefore
+// rarely deletes a claimed pod as surplus.
 func compareAge(a, b *warmPod) int {
 	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name, b.name))
 }

@@ -66,6 +66,23 @@ func TestASessionForfeitsOnlyTheClaimOfTheDiscardedPod(t *testing.T) {
 	}
 }
 
+// A pool keeps its first pods and deletes surplus pods, which are the last ones.
+func TestSessionsClaimThePodsThatThePoolKeeps(t *testing.T) {
+	set, key := newWarmSet(), poolKey{"ns", "class"}
+	for i := range 9 {
+		pod := freePod("ns", "class", fmt.Sprint("warm-", i))
+		pod.CreationTimestamp = metav1.NewTime(at(i * 7 % 5))
+		set.update(pod)
+	}
+	pods, _ := set.pool(key, at(0))
+	for i, pod := range pods {
+		session := types.NamespacedName{Namespace: "ns", Name: fmt.Sprint(i)}
+		if claim := set.claim(readyKey{key, "hash"}, session, at(0)); claim == nil || claim.Name != pod.name {
+			t.Errorf("claim %d is %v, want %s", i, claim, pod.name)
+		}
+	}
+}
+
 func TestAPodOwnedByASessionClassOfAnotherAPIGroupIsNotWarm(t *testing.T) {
 	set, pod := newWarmSet(), freePod("ns", "class", "warm-1")
 	pod.OwnerReferences[0].APIVersion = "example.com/v1"
