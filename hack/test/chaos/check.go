@@ -49,8 +49,8 @@ type found struct {
 }
 
 type extraAttempts struct {
-	count int
-	text  string
+	count       int
+	description string
 }
 
 // check checks all objects repeatedly until no problem is left or the time is over, and then
@@ -81,26 +81,42 @@ func (w *world) check(ctx context.Context) (extra map[types.UID]extraAttempts, l
 	return extra, last
 }
 
-// checkExtraAttempts reports the Conversations that had more attempts than starts. A pool may delete
-// a warm pod after a session claimed it and before the session owns it. Such an attempt ran nowhere,
-// so it explains one extra attempt.
+// checkExtraAttempts reports extra attempts without a cause. A pool may delete a warm pod after a
+// session claimed it and before the session owns it. This causes one extra attempt.
 func (h *history) checkExtraAttempts(extra map[types.UID]extraAttempts) {
+	caused := map[types.UID]int{}
+	for claiming := range h.claims {
+		if h.causedNext(claiming) {
+			caused[claiming.conversation]++
+		}
+	}
 	explained := 0
 	for conversation, attempts := range extra {
-		lost := 0
-		for pod := range h.claims[conversation] {
-			if len(h.owners[pod]) == 0 {
-				lost++
-			}
-		}
-		if attempts.count > lost {
-			h.report.violation(checkAttempts, "%s; %d claimed pods never had a session", attempts.text, lost)
+		if attempts.count > caused[conversation] {
+			h.report.violation(checkAttempts, "%s; %d attempts lost their claimed pods", attempts.description,
+				caused[conversation])
 			continue
 		}
 		explained += attempts.count
 	}
-	h.report.note(checkAttempts, "%d conversations; %d attempts ran nowhere, because a pool deleted the claimed pod",
-		len(h.attempt), explained)
+	h.report.note(checkAttempts, "%d conversations; %d extra attempts, because claimed pods were deleted", len(h.last),
+		explained)
+}
+
+// causedNext reports whether an attempt lost its claimed pod before a session owned the pod, and
+// therefore caused the next attempt. The attempt must not have had another pod.
+func (h *history) causedNext(claiming attemptID) bool {
+	next := claiming
+	next.number++
+	if !h.automatic[next] || len(h.podsOf[claiming]) > 0 {
+		return false
+	}
+	for pod := range h.claims[claiming] {
+		if h.deleted[pod] && len(h.owners[pod]) == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) find(ctx context.Context) (*found, error) {

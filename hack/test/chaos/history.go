@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -46,25 +48,43 @@ type version struct {
 			InitialUserMsg string `json:"initialUserMsg"`
 		} `json:"spec"`
 		Status struct {
-			Attempt int `json:"attempt"`
+			Attempt      int `json:"attempt"`
+			FirstAttempt int `json:"firstAttempt"`
 		} `json:"status"`
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 	} `json:"object"`
 }
 
+// attemptID identifies an attempt of a Conversation.
+type attemptID struct {
+	conversation types.UID
+	name         string // namespace and name of the Conversation
+	number       int
+}
+
+// attemptOf returns the attempt to which a pod or a Secret of a session belongs.
+func attemptOf(object *metav1.ObjectMeta) attemptID {
+	number, _ := strconv.Atoi(object.Labels[v1alpha1.LabelAttempt])
+	return attemptID{uidOf(object), object.Namespace + "/" + metav1.GetControllerOfNoCopy(object).Name, number}
+}
+
 // history collects facts from the versions of all objects.
 type history struct {
 	report *report
-	// podsOf maps each attempt to its pods. madeOf maps each first message to its Conversations. The
-	// map attempt contains the number of the last attempt of each Conversation.
-	podsOf   map[string]map[types.UID]bool
-	madeOf   map[string]map[types.UID]bool
-	attempt  map[types.UID]int
-	versions int
-	// owners maps the UID of each pod to the UIDs of the Conversations that owned the pod. claims maps
-	// the UID of each Conversation to the UIDs of the pods that its Secrets claimed.
-	owners, claims map[types.UID]map[types.UID]bool
+	// podsOf maps each attempt to its pods, and claims to the pods that its Secrets claimed. madeOf maps
+	// each first message to its Conversations. The map last contains the number of the last attempt of
+	// each Conversation.
+	podsOf, claims map[attemptID]map[types.UID]bool
+	madeOf         map[string]map[types.UID]bool
+	last           map[types.UID]int
+	versions       int
+	// owners maps the UID of each pod to the UIDs of the Conversations that owned the pod. deleted
+	// contains the deleted pods.
+	owners  map[types.UID]map[types.UID]bool
+	deleted map[types.UID]bool
+	// automatic contains the attempts that no user requested.
+	automatic map[attemptID]bool
 }
 
 // checkHistory checks every version of the objects of Parley and its users, even if an object
@@ -85,15 +105,15 @@ func (i *installation) checkHistory(ctx context.Context, r *report) (*history, e
 	if err := i.apiServer.await(starting); err != nil {
 		return nil, err
 	}
-	h := &history{report: r, podsOf: map[string]map[types.UID]bool{}, madeOf: map[string]map[types.UID]bool{},
-		attempt: map[types.UID]int{}, owners: map[types.UID]map[types.UID]bool{},
-		claims: map[types.UID]map[types.UID]bool{}}
+	h := &history{report: r, podsOf: map[attemptID]map[types.UID]bool{}, claims: map[attemptID]map[types.UID]bool{},
+		madeOf: map[string]map[types.UID]bool{}, last: map[types.UID]int{}, owners: map[types.UID]map[types.UID]bool{},
+		deleted: map[types.UID]bool{}, automatic: map[attemptID]bool{}}
 	if err := i.readAll(ctx, h); err != nil {
 		return nil, err
 	}
 	for key, pods := range h.podsOf {
 		if len(pods) > 1 {
-			r.violation(checkPods, "%s has had %d pods", key, len(pods))
+			r.violation(checkPods, "attempt %d of %s (%s) has had %d pods", key.number, key.name, key.conversation, len(pods))
 		}
 	}
 	for marker, made := range h.madeOf {
@@ -101,7 +121,7 @@ func (i *installation) checkHistory(ctx context.Context, r *report) (*history, e
 			r.violation(checkOnce, "%s was created %d times", marker, len(made))
 		}
 	}
-	r.note(checkPods, "%d attempts of %d conversations", len(h.podsOf), len(h.attempt))
+	r.note(checkPods, "%d attempts of %d conversations", len(h.podsOf), len(h.last))
 	r.note(checkOnce, "%d requests, %d versions of all objects", len(h.madeOf), h.versions)
 	if len(h.podsOf) == 0 || len(h.madeOf) == 0 {
 		return nil, errors.New("the history of pods or Conversations is empty")
@@ -238,21 +258,27 @@ func (h *history) take(path string, v *version, text []byte) {
 	switch path {
 	case secretsPath:
 		if _, pod, isClaim := strings.Cut(m.Annotations[v1alpha1.AnnotationPod], "/"); isClaim {
-			put(h.claims, uidOf(&m), types.UID(pod))
+			put(h.claims, attemptOf(&m), types.UID(pod))
 		}
 		text = withoutData(text)
 	case podsPath:
 		if owner := uidOf(&m); owner != "" {
-			put(h.podsOf, fmt.Sprintf("attempt %s of %s/%s (%s)", m.Labels[v1alpha1.LabelAttempt], m.Namespace,
-				m.Labels[v1alpha1.LabelConversation], owner), m.UID)
+			put(h.podsOf, attemptOf(&m), m.UID)
 			put(h.owners, m.UID, owner)
+		}
+		if v.Type == string(watch.Deleted) {
+			h.deleted[m.UID] = true
 		}
 	case conversationsPath:
 		put(h.madeOf, m.Namespace+" "+v.Object.Spec.InitialUserMsg, m.UID)
-		if before := h.attempt[m.UID]; v.Object.Status.Attempt < before {
-			h.report.violation(checkAttempts, "%s went from attempt %d back to %d", name, before, v.Object.Status.Attempt)
+		status := v.Object.Status
+		if before := h.last[m.UID]; status.Attempt < before {
+			h.report.violation(checkAttempts, "%s went from attempt %d back to %d", name, before, status.Attempt)
 		}
-		h.attempt[m.UID] = v.Object.Status.Attempt
+		h.last[m.UID] = status.Attempt
+		if status.Attempt > max(1, status.FirstAttempt) {
+			h.automatic[attemptID{m.UID, m.Namespace + "/" + m.Name, status.Attempt}] = true
+		}
 	}
 	h.report.checkForKeys(text, name)
 }
