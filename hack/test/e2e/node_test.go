@@ -208,9 +208,9 @@ func (n *inside) volumesDir() string { return filepath.Join(n.state, "volumes") 
 
 // mountDisks mounts a disk for the kubelet, so that a check can fill it, and a disk for the volumes.
 // Images and all other files of the machine are elsewhere. Without a disk of their own, volumes
-// would be slow, because many files of the machine's disk are deleted. ext4 does not reuse the inode
-// of a file that was deleted in the last few minutes, and searches past such inodes for each new
-// file.
+// would be slow, because the checks delete many files on the machine's disk. ext4 does not reuse the
+// inode of a file that was deleted in the last few minutes, and searches past such inodes for each
+// new file.
 func (n *inside) mountDisks(ctx context.Context) error {
 	return errors.Join(n.mountDisk(ctx, n.kubeletDir()), n.mountDisk(ctx, n.volumesDir()))
 }

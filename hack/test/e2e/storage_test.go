@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,7 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -47,27 +46,52 @@ func (n *inside) provisionVolumes(ctx context.Context) {
 	}
 }
 
-// watchClaims checks all claims and volumes whenever a claim changes. Each watch begins with the
-// existing claims, so no change is missed.
+// watchClaims creates and removes volumes when claims change. A watch begins with the existing
+// claims, so it misses no new claim. It misses claims that were deleted before it began.
 func (n *inside) watchClaims(ctx context.Context) error {
 	changes, err := n.client.Watch(ctx, &corev1.PersistentVolumeClaimList{})
 	if err != nil {
 		return err
 	}
 	defer changes.Stop()
-	for range changes.ResultChan() {
-		call, cancel := context.WithTimeout(ctx, 10*time.Second)
-		err := cluster.Retry(call, 50*time.Millisecond, n.matchVolumes)
-		cancel()
-		if err != nil {
+	if err := n.retryVolumes(ctx, n.removeUnclaimed); err != nil {
+		return err
+	}
+	for change := range changes.ResultChan() {
+		claim, is := change.Object.(*corev1.PersistentVolumeClaim)
+		if !is {
+			return apierrors.FromObject(change.Object)
+		}
+		match := func(ctx context.Context) error { return n.matchVolume(ctx, change.Type, claim) }
+		if err := n.retryVolumes(ctx, match); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// matchVolumes creates missing volumes and deletes volumes without a claim.
-func (n *inside) matchVolumes(ctx context.Context) error {
+// matchVolume creates or removes the volume of a changed claim. It lists no volumes, because many
+// claims change while sessions start.
+func (n *inside) matchVolume(ctx context.Context, change watch.EventType, claim *corev1.PersistentVolumeClaim) error {
+	switch {
+	case ptr.Deref(claim.Spec.StorageClassName, "") != storageClass:
+		return nil
+	case change == watch.Deleted:
+		return n.removeVolume(ctx, volumeOf(claim))
+	case claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil:
+		return n.makeVolume(ctx, claim)
+	}
+	return nil
+}
+
+func (n *inside) retryVolumes(ctx context.Context, change func(context.Context) error) error {
+	call, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return cluster.Retry(call, 50*time.Millisecond, change)
+}
+
+// removeUnclaimed removes the volumes without a claim.
+func (n *inside) removeUnclaimed(ctx context.Context) error {
 	var claims corev1.PersistentVolumeClaimList
 	var volumes corev1.PersistentVolumeList
 	// List the volumes before the claims. If the claim of a listed volume is then missing, the
@@ -75,32 +99,27 @@ func (n *inside) matchVolumes(ctx context.Context) error {
 	if err := errors.Join(n.client.List(ctx, &volumes), n.client.List(ctx, &claims)); err != nil {
 		return err
 	}
-	claimed := map[types.UID]bool{}
+	claimed := map[string]bool{}
 	for i := range claims.Items {
-		claim := &claims.Items[i]
-		claimed[claim.UID] = true
-		if ptr.Deref(claim.Spec.StorageClassName, "") != storageClass || claim.Spec.VolumeName != "" ||
-			claim.DeletionTimestamp != nil {
-			continue
-		}
-		if err := n.makeVolume(ctx, claim); err != nil {
-			return fmt.Errorf("make a volume for the claim %s: %w", claim.Name, err)
-		}
+		claimed[volumeOf(&claims.Items[i])] = true
 	}
 	for i := range volumes.Items {
 		volume := &volumes.Items[i]
-		if volume.Annotations[provisionedBy] != provisioner || claimed[volume.Spec.ClaimRef.UID] {
+		if volume.Annotations[provisionedBy] != provisioner || claimed[volume.Name] {
 			continue
 		}
-		if err := n.removeVolume(ctx, volume); err != nil {
-			return fmt.Errorf("remove the volume %s: %w", volume.Name, err)
+		if err := n.removeVolume(ctx, volume.Name); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// volumeOf returns the name of a claim's volume.
+func volumeOf(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
+
 func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	name := "pvc-" + string(claim.UID)
+	name := volumeOf(claim)
 	dir := filepath.Join(n.volumesDir(), name)
 	// Use a local volume. In a hostPath volume, a kubelet would not change the group of the files
 	// to the session's group.
@@ -130,9 +149,10 @@ func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeC
 	return err
 }
 
-func (n *inside) removeVolume(ctx context.Context, volume *corev1.PersistentVolume) error {
-	if err := os.RemoveAll(volume.Spec.Local.Path); err != nil {
+func (n *inside) removeVolume(ctx context.Context, name string) error {
+	if err := os.RemoveAll(filepath.Join(n.volumesDir(), name)); err != nil {
 		return err
 	}
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	return client.IgnoreNotFound(n.client.Delete(ctx, volume))
 }

@@ -93,8 +93,8 @@ func (s *starts) kinds() []startKind {
 		mounted(c)
 		c.Workspace = &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: "1Gi"}}
 	}
-	// The two kinds with clones are not neighbours, because deleted clones make new clones slow: see
-	// mountDisks.
+	// Do not measure the two kinds with clones one directly after the other, because deleted clones
+	// make new clones slow: see mountDisks.
 	return []startKind{
 		{name: kindBare, begin: s.beginPod, attempt: 1},
 		{name: kindOwn, class: func(c *v1alpha1.SessionClassSpec) { c.Images = nil }, begin: s.create(nil, false),
