@@ -51,6 +51,8 @@ failSwapOn: false
 cgroupDriver: cgroupfs
 containerRuntimeEndpoint: unix://` + containerdSocket + `
 resolvConf: ` + runDir + `/resolv.conf
+clusterDNS: [` + nodeAddress + `]
+clusterDomain: cluster.local
 podLogsDir: %[1]s
 volumePluginDir: ` + runDir + `/volume-plugins
 imageGCHighThresholdPercent: 100 # deleted images could not be pulled again
