@@ -47,7 +47,7 @@ func (a *Archive) Keep(j *journal.Journal) *Keeper {
 // later.
 func (k *Keeper) Run(ctx context.Context) {
 	defer close(k.stopped)
-	for k.refused == nil && ctx.Err() == nil && (k.next < 0 || k.awaitSegment(ctx)) {
+	for k.refused == nil && ctx.Err() == nil && k.awaitSegment(ctx) {
 		err := retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
 			err := k.handOver(ctx)
 			k.failing.Store(err != nil)
@@ -90,7 +90,8 @@ func (k *Keeper) Flush(ctx context.Context) {
 func (k *Keeper) Complete() bool { return k != nil && int(k.archived.Load()) >= k.journal.Len() }
 
 // awaitSegment waits until the next segment is complete. A segment is complete if it is large
-// enough, if segmentDelay has passed since its first event, or if Flush is called.
+// enough, if segmentDelay has passed since its first event, or if Flush is called. If the archive's
+// position is unknown, the segment begins with the first event of the journal.
 func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	if k.next >= k.journal.Len() {
 		for _, done := range k.flushing {
@@ -99,8 +100,9 @@ func (k *Keeper) awaitSegment(ctx context.Context) bool {
 		k.flushing = nil
 	}
 	var timer <-chan time.Time
-	for len(k.flushing) == 0 && k.journal.Size(k.next) < segmentBytes {
-		if timer == nil && k.next < k.journal.Len() {
+	next := max(0, k.next)
+	for len(k.flushing) == 0 && k.journal.Size(next) < segmentBytes {
+		if timer == nil && next < k.journal.Len() {
 			timer = time.After(segmentDelay)
 		}
 		select {
@@ -116,8 +118,8 @@ func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	return true
 }
 
-// handOver hands over one segment. If the archive's position is unknown, it requests the position
-// instead.
+// handOver hands over one segment. If the archive's position is unknown, it first requests the
+// position.
 func (k *Keeper) handOver(ctx context.Context) error {
 	select { // wait for the first event, from which the journal's name is computed
 	case <-k.journal.More(0):
@@ -133,7 +135,9 @@ func (k *Keeper) handOver(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return k.alignPosition(ctx, position, journal)
+		if err := k.alignPosition(ctx, position, journal); err != nil || k.next < 0 {
+			return err
+		}
 	}
 	segment, count, err := k.segment()
 	if err != nil || count == 0 {

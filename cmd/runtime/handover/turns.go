@@ -47,6 +47,9 @@ func (a *Archive) ReportTurns(j *journal.Journal, outcome Outcome) *TurnReporter
 
 // Run reports outcomes until ctx ends or the archive refuses a report.
 func (r *TurnReporter) Run(ctx context.Context) {
+	if !r.known { // the message that woke the session may begin a turn immediately
+		r.settle(ctx)
+	}
 	for ctx.Err() == nil {
 		_ = retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
 			err := r.report(ctx)
@@ -72,12 +75,16 @@ func (r *TurnReporter) await(ctx context.Context) {
 	}
 	select {
 	case <-r.journal.More(r.read):
-		select {
-		case <-time.After(settleTime):
-		case <-ctx.Done():
-		}
+		r.settle(ctx)
 	case <-repeat:
 		r.known = false
+	case <-ctx.Done():
+	}
+}
+
+func (r *TurnReporter) settle(ctx context.Context) {
+	select {
+	case <-time.After(settleTime):
 	case <-ctx.Done():
 	}
 }
