@@ -274,17 +274,17 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if s.abandonRequests != nil {
 		context.AfterFunc(ctx, s.abandonRequests)
 	}
-	if s.restoring && kept != nil && s.findSnapshot == nil {
-		s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
+	if s.restoring && kept != nil {
+		if s.findSnapshot == nil {
+			s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
+		}
+		s.fetchSnapshot = inParallel(func() (*snapshot.Archived, error) {
+			return s.downloadSnapshot(ctx, records, s.findSnapshot)
+		})
 	}
 	events, err := s.openJournal(ctx, kept, records)
 	if err != nil {
 		return nil, err
-	}
-	if s.restoring && kept != nil { // the journal is here, so the snapshot does not delay it
-		s.fetchSnapshot = inParallel(func() (*snapshot.Archived, error) {
-			return s.downloadSnapshot(ctx, records, s.findSnapshot)
-		})
 	}
 	s.set(func() { s.journal, s.endFile = events, records.File(endFile) })
 	s.ended = s.readPendingEnd()
