@@ -373,7 +373,7 @@ func setRefs(repository *git.Repository, state *repositoryState) (moved bool, er
 	}
 	current, err := repository.Head()
 	if errors.Is(err, plumbing.ErrReferenceNotFound) {
-		return false, nil // a branch without a commit
+		return !before.IsZero(), nil // a branch without a commit
 	}
 	return err == nil && current.Hash() != before, err
 }

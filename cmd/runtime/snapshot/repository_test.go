@@ -64,7 +64,7 @@ func (a *testArchive) restoreClone(url string) (Source, *Applied, error) {
 	return to, applied, err
 }
 
-const observed = `git status --porcelain; git for-each-ref refs/heads refs/stash; git rev-parse HEAD
+const observed = `git status --porcelain; git for-each-ref refs/heads refs/stash; git rev-parse -q --verify HEAD || true
 	git symbolic-ref -q HEAD || true; git stash list | wc -l; readlink own d/etc || true
 	(cat d/* own con/* 2>/dev/null || true)
 	git fsck --no-dangling 2>/dev/null`
@@ -91,6 +91,7 @@ func TestACloneIsRestoredEvenIfItsBranchHasNewCommits(t *testing.T) {
 		"a directory moved down behind a link": {"", "mkdir -p x/y; mv d x/y/d; ln -s x/y/d d", ""},
 		"a committed link":                     {"", "mv d website; ln -s website d; git add -A; git commit -q -m moved", ""},
 		"an untracked executable":              {"", "echo own > own; chmod 755 own", ""},
+		"a branch without a commit":            {"", "git checkout -q --orphan x; git rm -rfq .; echo own > own", ""},
 		"a deleted main branch":                {"", "git checkout -q -b topic; git branch -q -D main; echo own > own", ""},
 		"an empty worktree":                    {"", "rm -r d", ""},
 		"names that Windows reserves": {"", "mkdir con; echo 4 > con/aux.c; git add .; git commit -q -m own; " +

@@ -29,7 +29,7 @@ type workTree struct {
 	index   index.Index
 }
 
-// CheckOut replaces the files of the clone in dir by those of the current commit. Without a commit,
+// CheckOut replaces the files of the clone in dir with those of the current commit. Without a commit,
 // no file is left. CheckOut is faster than the checkout of go-git, which compares the commit with the
 // index and the files, and checks all parent directories of each file. Like git on Linux, CheckOut
 // accepts file names that Windows reserves, such as aux.c, and does not change the targets of
@@ -52,7 +52,7 @@ func CheckOut(ctx context.Context, dir string) error {
 	}
 	head, err := repository.Head()
 	if errors.Is(err, plumbing.ErrReferenceNotFound) {
-		return nil
+		return storage.SetIndex(&w.index)
 	}
 	if err != nil {
 		return err
