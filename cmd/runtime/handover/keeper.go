@@ -90,8 +90,9 @@ func (k *Keeper) Flush(ctx context.Context) {
 func (k *Keeper) Complete() bool { return k != nil && int(k.archived.Load()) >= k.journal.Len() }
 
 // awaitSegment waits until the next segment is complete. A segment is complete if it is large
-// enough, if segmentDelay has passed since its first event, or if Flush is called. If the archive's
-// position is unknown, the segment begins with the first event of the journal.
+// enough, if segmentDelay has passed since its first event, or if Flush is called. While the archive's
+// position is unknown, the segment begins with the first event of the journal, and its size is
+// ignored: a restored journal may be large, although the archive has all its events.
 func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	if k.next >= k.journal.Len() {
 		for _, done := range k.flushing {
@@ -101,7 +102,7 @@ func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	}
 	var timer <-chan time.Time
 	next := max(0, k.next)
-	for len(k.flushing) == 0 && k.journal.Size(next) < segmentBytes {
+	for len(k.flushing) == 0 && (k.next < 0 || k.journal.Size(next) < segmentBytes) {
 		if timer == nil && next < k.journal.Len() {
 			timer = time.After(segmentDelay)
 		}
@@ -184,11 +185,14 @@ func (k *Keeper) alignPosition(ctx context.Context, position session.ArchivePosi
 		return nil
 	}
 	k.archived.Store(0)
-	k.next = -1 // the position is requested again
+	k.next = -1 // until the archive has started the new journal
 	k.archive.log.Warn("the archive has events of another journal; starting a new journal in the archive")
 	_, err := k.archive.position(ctx, http.MethodPost, session.ArchiveNewJournal, nil, nil)
-	if errors.Is(err, errRefused) {
+	switch {
+	case errors.Is(err, errRefused):
 		return k.refuse(err)
+	case err == nil:
+		k.next = 0
 	}
 	return err
 }
