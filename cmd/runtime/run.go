@@ -274,15 +274,21 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if s.abandonRequests != nil {
 		context.AfterFunc(ctx, s.abandonRequests)
 	}
+	journalOpened := make(chan struct{})
 	if s.restoring && kept != nil {
 		if s.findSnapshot == nil {
 			s.findSnapshot = inParallel(func() (session.Snapshot, error) { return findSnapshot(ctx, kept) })
 		}
 		s.fetchSnapshot = inParallel(func() (*snapshot.Archived, error) {
+			// The download of the journal has a time limit, so a large snapshot must not delay it.
+			if found, err := s.findSnapshot(); err == nil && found.Chunks > 1 {
+				<-journalOpened
+			}
 			return s.downloadSnapshot(ctx, records, s.findSnapshot)
 		})
 	}
 	events, err := s.openJournal(ctx, kept, records)
+	close(journalOpened)
 	if err != nil {
 		return nil, err
 	}
