@@ -36,20 +36,34 @@ func (r *warmPoolReconciler) trim(ctx context.Context, key poolKey, pods *object
 			kept = append(kept, pod)
 		}
 	}
-	for len(kept) > 0 && r.pause.takeRoom(key.namespace) {
-		newest := max(0, countReady(kept)-1) // of the ready pods, because they occupy room on a node
-		surplus, kept = append(surplus, kept[newest]), slices.Delete(kept, newest, newest+1)
-	}
 	for _, pod := range surplus {
-		// The precondition on resourceVersion prevents the deletion of a pod that a session has
-		// just adopted.
-		err := r.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.namespace, Name: pod.name}},
-			client.Preconditions{UID: &pod.uid, ResourceVersion: &pod.resourceVersion})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return 0, false, fmt.Errorf("delete a warm pod: %w", err)
+		if err := r.deletePod(ctx, pod); err != nil {
+			return 0, false, err
+		}
+		if pod.ready {
+			r.pause.takeRoom(key.namespace) // this pod makes room for a session, too
 		}
 	}
+	for len(kept) > 0 && r.pause.takeRoom(key.namespace) {
+		// Delete the newest ready pod, because ready pods occupy room on a node. If no pod is ready,
+		// delete the oldest pod.
+		chosen := max(0, countReady(kept)-1)
+		if err := r.deletePod(ctx, kept[chosen]); err != nil {
+			return 0, false, err
+		}
+		kept = slices.Delete(kept, chosen, chosen+1)
+	}
 	return wanted - expected - len(kept), countReady(kept) < len(kept), nil
+}
+
+// deletePod deletes a warm pod, unless a session has just adopted the pod.
+func (r *warmPoolReconciler) deletePod(ctx context.Context, pod warmPod) error {
+	err := r.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.namespace, Name: pod.name}},
+		client.Preconditions{UID: &pod.uid, ResourceVersion: &pod.resourceVersion})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete a warm pod: %w", err)
+	}
+	return nil
 }
 
 func countReady(pods []warmPod) (n int) {
