@@ -257,7 +257,8 @@ func (h *history) take(path string, v *version, text []byte) {
 	name := path + " " + m.Namespace + "/" + m.Name
 	switch path {
 	case secretsPath:
-		if _, pod, isClaim := strings.Cut(m.Annotations[v1alpha1.AnnotationPod], "/"); isClaim {
+		_, pod, isClaim := strings.Cut(m.Annotations[v1alpha1.AnnotationPod], "/")
+		if isClaim && uidOf(&m) != "" {
 			put(h.claims, attemptOf(&m), types.UID(pod))
 		}
 		text = withoutData(text)
