@@ -40,7 +40,7 @@ demo: ## Let an agent of `make run` work on a small repository; MODEL=, KEY= and
 .PHONY: test
 test: k8s ## Run all tests, including those against a real API server.
 	@set -e; for module in . $(TEST_MODULES); do \
-		(cd $$module && $(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...); done
+		(cd $$module && $(TOOL) gotestsum --format pkgname-and-test-fails -- -count=1 -timeout 20m ./...); done
 
 # Packages that run in a cluster. The race detector needs cgo, so these builds share no cache with others.
 RACE = $(patsubst %,./%/...,$(wildcard controllers webhook cmd/facade cmd/archive cmd/runtime cmd/agent cmd/internal))
@@ -54,7 +54,7 @@ RACE_SAMPLE = ./controllers/queue ./cmd/internal/... ./cmd/archive/... ./cmd/fac
 race: k8s ## Run the tests of the in-cluster packages with the race detector; needs gcc.
 	@command -v gcc > /dev/null || { echo 'race: the race detector needs gcc' >&2; exit 1; }
 	@$(TOOL) gotestsum --format pkgname-and-test-fails --raw-command -- \
-		env CGO_ENABLED=1 GOFLAGS='-trimpath -buildvcs=false' go test -json -race -timeout 30m $(RACE)
+		env CGO_ENABLED=1 GOFLAGS='-trimpath -buildvcs=false' go test -json -race -count=1 -timeout 30m $(RACE)
 
 .PHONY: race-sample
 race-sample: ## Run a sample of make race, as CI does.
