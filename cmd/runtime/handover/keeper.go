@@ -90,9 +90,9 @@ func (k *Keeper) Flush(ctx context.Context) {
 func (k *Keeper) Complete() bool { return k != nil && int(k.archived.Load()) >= k.journal.Len() }
 
 // awaitSegment waits until the next segment is complete. A segment is complete if it is large
-// enough, if segmentDelay has passed since its first event, or if Flush is called. While the archive's
-// position is unknown, the segment begins with the first event of the journal, and its size is
-// ignored: a restored journal may be large, although the archive has all its events.
+// enough, if segmentDelay has passed since its first event, or if Flush is called. While the
+// archive's position is unknown, the segment begins with the first event of the journal, and its
+// size is ignored: a restored journal may be large, although the archive has all its events.
 func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	if k.next >= k.journal.Len() {
 		for _, done := range k.flushing {

@@ -29,11 +29,11 @@ type workTree struct {
 	index   index.Index
 }
 
-// CheckOut replaces the files of the clone in dir with those of the current commit. Without a commit,
-// no file is left. CheckOut is faster than the checkout of go-git, which compares the commit with the
-// index and the files, and checks all parent directories of each file. Like git on Linux, CheckOut
-// accepts file names that Windows reserves, such as aux.c, and does not change the targets of
-// symbolic links.
+// CheckOut replaces the files and the index of the clone in dir with those of the current commit.
+// Without a commit, both are empty. CheckOut is faster than the checkout of go-git, which compares
+// the commit with the index and the files, and checks all parent directories of each file. Like git
+// on Linux, CheckOut accepts file names that Windows reserves, such as aux.c, and does not change
+// the targets of symbolic links.
 func CheckOut(ctx context.Context, dir string) error {
 	storage := openStorage(dir)
 	defer storage.Close()
